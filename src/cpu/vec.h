@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The vector vocabulary. Every CPU kernel is one body written on these operations; a new instruction set is one
+ * more header that provides them. The vector always has 16 float lanes, whatever the registers are (an AVX2
+ * header uses two, a NEON header four), so that every variant sums in the same order.
+ *
+ *   v16                    16 floats                     m16   a mask of 16 bits
+ *   zero set1 load store   load_n store_n touch only the first n lanes (0..16); the others read as zero
+ *   load_bf16[_n] store_bf16[_n]                         store rounds to nearest even and keeps NaN
+ *   add sub mul div fma(a,b,c)=a*b+c max min sqrt abs neg
+ *   round                  to the nearest integer, ties to even
+ *   ldexp(x, n)            x * 2^n for integral n, subnormal results and overflow included
+ *   lt(a,b) -> m16         select(m,a,b): a where m is set
+ *   sum                    over the lanes by the fixed tree: lanes 8 apart, then 4, 2, 1
+ *   sum16(p)               lane i of the result is sum(p[i]), bit for bit
+ *   prefetch               a hint
+ *
+ * fma is one rounding where the instruction set has it and two in the portable header: results of one variant
+ * are reproducible, results of different variants agree to rounding.
+ */
+#ifndef RSSM_VEC_H
+#define RSSM_VEC_H
+
+#if defined(RSSM_VARIANT_AVX512)
+#include "vec_avx512.h"
+#define RSSM_VARIANT avx512
+#else
+#include "vec_scalar.h"
+#define RSSM_VARIANT scalar
+#endif
+
+#define RSSM_CONCAT3_(a, b, c) a##b##c
+#define RSSM_CONCAT3(a, b, c) RSSM_CONCAT3_(a, b, c)
+/* The name of a function of this variant: RSSM_NAME(rssm_decode) -> rssm_decode_avx512. */
+#define RSSM_NAME(base) RSSM_CONCAT3(base, _, RSSM_VARIANT)
+
+#include "vec_math.h"
+
+#endif
