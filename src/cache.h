@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache from inside: its geometry, the memory of its parts, its counters. */
+#ifndef RSSM_CACHE_H
+#define RSSM_CACHE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "context.h"
+#include "cpu/kernels.h"
+#include "replayssm/cache.h"
+
+/* Where a part of one layer lies: slot s at base + s * stride. */
+typedef struct rssm_part {
+    char *base;
+    int64_t stride; /* bytes */
+} rssm_part;
+
+struct rssm_cache {
+    rssm_context *context;
+    rssm_cache_desc desc; /* defaults filled in; desc.spec points at spec */
+    rssm_layer_spec spec; /* defaults filled in */
+    rssm_geometry geometry;
+    const rssm_kernels *kernels;
+    rssm_part *parts;         /* [layers][RSSM_PARTS]; the cursor in layer 0 */
+    rssm_constants *constants; /* [layers] */
+    char *memory;             /* of rssm_cache_allocate(), else NULL */
+    uint32_t *marks;          /* [slots]: the call that last named the slot, to find doubles */
+    uint32_t mark;
+    bool sealed; /* parts have been checked against each other since they last changed */
+
+    float *scratch; /* [parts] of geometry.scratch.total floats */
+    int32_t scratch_parts;
+    uint64_t serial; /* of the last step */
+    _Atomic int32_t *parts_done; /* [layers]: parts of the open decode_part call that have finished */
+
+    rssm_cache_info info;
+    _Atomic int64_t bytes_read, bytes_written, flushes, row_steps;
+};
+
+/* Shape and size of a part; rank 0: the cache has none. */
+void rssm_part_describe(const rssm_cache *cache, int32_t part, rssm_part_info *info);
+
+static inline void *rssm_part_at(const rssm_cache *cache, int32_t layer, int32_t part, int64_t slot) {
+    const rssm_part *p = &cache->parts[(int64_t)layer * RSSM_PARTS + part];
+    return p->base == NULL ? NULL : p->base + slot * p->stride;
+}
+static inline rssm_cursor *rssm_cursor_at(const rssm_cache *cache, int64_t slot) {
+    return rssm_part_at(cache, 0, RSSM_PART_CURSOR, slot);
+}
+static inline rssm_layer_cursor *rssm_layer_cursor_at(const rssm_cache *cache, int32_t layer, int64_t slot) {
+    return rssm_part_at(cache, layer, RSSM_PART_LAYER_CURSOR, slot);
+}
+
+/* All parts bound, and no two overlapping. */
+rssm_status rssm_cache_check_memory(rssm_cache *cache);
+/* Slot in [reserved, slots); not named before in the call that `mark` stands for (0: do not check). */
+rssm_status rssm_check_slot(rssm_cache *cache, const char *name, int64_t index, int64_t slot, uint32_t mark);
+/* A fresh mark for a call that must name each slot once. */
+uint32_t rssm_new_mark(rssm_cache *cache);
+rssm_status rssm_check_ready(rssm_cache *cache, int64_t slot);
+
+/* Commits a whole step (prefill, conventional) that every layer has run, and checks that the slot is ready and that no
+   layer has gone ahead of it. */
+rssm_status rssm_settle(rssm_cache *cache, int64_t slot);
+/* Scratch for folds, and weights where the records need them. */
+rssm_status rssm_prepare_folds(rssm_cache *cache);
+
+/* A row of layer `layer` for `slot`, without a step: all history from the layer's checkpoint on. */
+rssm_row rssm_row_of(const rssm_cache *cache, int32_t layer, int64_t slot);
+/* Least and most advanced checkpoint among the layers of a slot. */
+void rssm_checkpoint_range(const rssm_cache *cache, int64_t slot, int64_t *least, int64_t *most);
+/* Oldest position that rollback and materialise reach. */
+int64_t rssm_oldest(const rssm_cache *cache, int64_t slot);
+/* Folds a layer's records up to a position into `checkpoint` (its own, or a copy of it). */
+void rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, float *checkpoint);
+/* Default constants for the layers of a spec that needs no weights. */
+rssm_status rssm_default_weights(rssm_cache *cache);
+/* Puts the effective window of a step with this many live rows. */
+int32_t rssm_effective_window(const rssm_cache *cache, int32_t rows);
+
+/* A batch with its defaults filled in and its arrays checked. */
+rssm_status rssm_batch_check(rssm_cache *cache, const rssm_batch *batch, rssm_batch *copy);
+static inline int32_t rssm_batch_slot(const rssm_batch *batch, int32_t row) {
+    return batch->slots[row * batch->slots_stride];
+}
+static inline int32_t rssm_batch_token(const rssm_batch *batch, int32_t row) {
+    return batch->offsets != NULL ? batch->offsets[row] : row * batch->uniform_tokens;
+}
+static inline int32_t rssm_batch_tokens(const rssm_batch *batch, int32_t row) {
+    return rssm_batch_token(batch, row + 1) - rssm_batch_token(batch, row);
+}
+static inline bool rssm_batch_prefill(const rssm_batch *batch, int32_t row) {
+    return batch->prefill != NULL && batch->prefill[row] != 0;
+}
+/* A row that names no slot: its outputs become zero. */
+static inline bool rssm_is_padding(const rssm_cache *cache, int32_t slot) {
+    return slot < cache->desc.reserved_slots;
+}
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A unit of decode: append the step's records, gather the window, fold what begin planned, walk the queries back and
+ * read the checkpoint. The conventional method is the same code with the new token among the records to fold and no
+ * window left to walk.
+ */
+#ifndef RSSM_DECODE_INL_H
+#define RSSM_DECODE_INL_H
+
+#include "cpu/output.inl.h"
+#include "cpu/tile.inl.h"
+
+/* ---- Records ------------------------------------------------------------------------------------------ */
+
+static inline int64_t record_at(const rssm_geometry *geo, int32_t head, int32_t row, int32_t d) {
+    return ((int64_t)head * geo->rows.records + row) * d;
+}
+
+static inline float *scalar_at(const rssm_geometry *geo, const rssm_row *row, int32_t channel, int32_t r) {
+    return row->record_scalar + (int64_t)channel * geo->rows.records + r;
+}
+
+/* Computes and stores what key head g's tokens leave: keys, values, gates. key: scratch [tokens][padded_k]; v:
+   [ratio][RSSM_SCAN_TOKENS][padded_v], kept for the D skip. */
+static void append_records(const span *s, int32_t g, float *scratch) {
+    const rssm_geometry *geo = s->call->geometry;
+    const rssm_row *row = s->row;
+    const uint8_t *map = row->cursor->row_map + row->cursor->history;
+    const int padded_ratio = rssm_padded(geo->ratio);
+    float *key = scratch + geo->scratch.key, *alpha = scratch + geo->scratch.alpha, *beta = scratch + geo->scratch.beta;
+    head_values(s, tensor_k(s->call, g), key);
+    for (int32_t t = 0; t < s->n; t++) {
+        const float *x = key + (int64_t)t * geo->padded_k;
+        for (int32_t c = 0; c < geo->d_k; c += 16) {
+            store_io(row->record_k, record_at(geo, g, map[t], geo->d_k) + c, v16_load(x + c), geo->bf16,
+                     lanes_left(geo->d_k, c / 16));
+        }
+        if (geo->l2) {
+            *scalar_at(geo, row, geo->channel_norm + g, map[t]) = inverse_norm(geo, x);
+        }
+        token_gates(s, g, t, alpha + (int64_t)t * padded_ratio, beta + (int64_t)t * padded_ratio);
+    }
+    for (int32_t i = 0; i < geo->ratio; i++) {
+        int32_t hv = value_head(geo, g, i);
+        float *v = scratch + geo->scratch.v + (int64_t)i * RSSM_SCAN_TOKENS * geo->padded_v;
+        head_values(s, tensor_v(s->call, hv), v);
+        for (int32_t t = 0; t < s->n; t++) {
+            for (int32_t c = 0; c < geo->d_v; c += 16) {
+                store_io(row->record_v, record_at(geo, hv, map[t], geo->d_v) + c,
+                         v16_load(v + (int64_t)t * geo->padded_v + c), geo->bf16, lanes_left(geo->d_v, c / 16));
+            }
+            *scalar_at(geo, row, geo->channel_beta + hv, map[t]) = beta[(int64_t)t * padded_ratio + i];
+            if (!geo->vector_decay) {
+                *scalar_at(geo, row, geo->channel_decay + hv, map[t]) = alpha[(int64_t)t * padded_ratio + i];
+            }
+        }
+    }
+}
+
+/* The vector decay of one head's tokens: alpha in fp32, or the raw gate as it came. */
+static void append_decay(const span *s, int32_t h, int32_t hv, float *scratch) {
+    const rssm_geometry *geo = s->call->geometry;
+    const rssm_row *row = s->row;
+    const uint8_t *map = row->cursor->row_map + row->cursor->history;
+    float *alpha = scratch + geo->scratch.window_alpha;
+    for (int32_t t = 0; t < s->n; t++) {
+        const void *decay = view_at(&s->call->inputs->decay, row->token + s->offset + t, hv, s->call->gate_bf16);
+        int64_t at = record_at(geo, hv, map[t], geo->d_k);
+        if (geo->raw_records) {
+            memcpy((char *)row->record_decay + at * io_bytes(geo->bf16), decay, (size_t)(geo->d_k * io_bytes(geo->bf16)));
+        } else {
+            decay_vector(geo, s->call->constants, h, decay, s->call->gate_bf16, alpha);
+            memcpy((float *)row->record_decay + at, alpha, (size_t)geo->d_k * sizeof(float));
+        }
+    }
+}
+
+/* Normalised keys of n records from map entry `first` on. */
+static void gather_keys(const rssm_geometry *geo, const rssm_row *row, int32_t g, int32_t first, int32_t n, float *key) {
+    for (int32_t j = 0; j < n; j++) {
+        int32_t r = row->cursor->row_map[first + j];
+        v16 norm = v16_set1(geo->l2 ? *scalar_at(geo, row, geo->channel_norm + g, r) : 1.0f);
+        int64_t at = record_at(geo, g, r, geo->d_k);
+        float *x = key + (int64_t)j * geo->padded_k;
+        for (int32_t c = 0; c < geo->d_k; c += 16) {
+            v16_store(x + c, v16_mul(load_io(row->record_k, at + c, geo->bf16, lanes_left(geo->d_k, c / 16)), norm));
+        }
+    }
+}
+
+/* Gates and value rows of the same records for one value head: hv in the inputs' order, h in unit order. */
+static void gather_head(const rssm_geometry *geo, const rssm_constants *constants, const rssm_row *row, int32_t h,
+                        int32_t hv, int32_t first, int32_t n, float *alpha, float *beta, const void **value) {
+    for (int32_t j = 0; j < n; j++) {
+        int32_t r = row->cursor->row_map[first + j];
+        beta[j] = *scalar_at(geo, row, geo->channel_beta + hv, r);
+        value[j] = at_io(row->record_v, record_at(geo, hv, r, geo->d_v), geo->bf16);
+        if (!geo->vector_decay) {
+            alpha[j] = *scalar_at(geo, row, geo->channel_decay + hv, r);
+            continue;
+        }
+        float *a = alpha + (int64_t)j * geo->padded_k;
+        int64_t at = record_at(geo, hv, r, geo->d_k);
+        if (geo->raw_records) {
+            decay_vector(geo, constants, h, at_io(row->record_decay, at, geo->bf16), geo->bf16, a);
+            continue;
+        }
+        for (int32_t c = 0; c < geo->d_k; c += 16) {
+            v16_store(a + c, v16_load_n((const float *)row->record_decay + at + c, lanes_left(geo->d_k, c / 16)));
+        }
+    }
+}
+
+static window head_window(const rssm_geometry *geo, float *scratch, const void *const *value, int32_t n) {
+    return (window){.n = n,
+                    .vector_decay = geo->vector_decay,
+                    .delta = geo->delta,
+                    .bf16 = geo->bf16,
+                    .padded_k = geo->padded_k,
+                    .key = scratch + geo->scratch.window_key,
+                    .alpha = scratch + geo->scratch.window_alpha,
+                    .beta = scratch + geo->scratch.window_beta,
+                    .value = value};
+}
+
+/* The records of w from `skip` on. */
+static window window_after(window w, int32_t skip) {
+    w.n -= skip;
+    w.key += (int64_t)skip * w.padded_k;
+    w.alpha += (int64_t)skip * (w.vector_decay ? w.padded_k : 1);
+    w.beta += skip;
+    w.value += skip;
+    return w;
+}
+
+/* ---- Walking the queries back ------------------------------------------------------------------------- */
+
+/* r = q; from the newest record the query sees to the oldest: c = beta (k . r), r = alpha (r - delta c k). */
+static void walk_vector(const window *w, const float *q, int32_t newest, float *r, float *c) {
+    const int padded = w->padded_k;
+    memcpy(r, q, (size_t)padded * sizeof(float));
+    for (int32_t j = newest; j >= 0; j--) {
+        const float *key = w->key + (int64_t)j * padded;
+        c[j] = w->beta[j] * dot_padded(key, r, padded);
+        v16 minus = v16_set1(w->delta ? -c[j] : 0.0f);
+        for (int b = 0; b < padded / 16; b++) {
+            v16 x = v16_load(r + 16 * b);
+            if (w->delta) {
+                x = v16_fma(minus, v16_load(key + 16 * b), x);
+            }
+            v16_store(r + 16 * b, v16_mul(alpha_of(w, j, b), x));
+        }
+    }
+}
+
+/* Without the delta rule and with a scalar decay, r stays parallel to q: the products k . q are shared by the heads of
+   a group and only a scalar is walked. */
+static void walk_scalar(const window *w, const float *q, const float *gram, int32_t newest, float *r, float *c) {
+    float product = 1.0f;
+    for (int32_t j = newest; j >= 0; j--) {
+        c[j] = w->beta[j] * (product * gram[j]);
+        product *= w->alpha[j];
+    }
+    for (int b = 0; b < w->padded_k / 16; b++) {
+        v16_store(r + 16 * b, v16_mul(v16_set1(product), v16_load(q + 16 * b)));
+    }
+}
+
+static void gram_products(const window *w, const float *q, int32_t queries, int32_t newest, int32_t ld, float *gram) {
+    for (int32_t t = 0; t < queries; t++) {
+        for (int32_t j = 0; j <= newest + t; j++) {
+            gram[(int64_t)t * ld + j] =
+                dot_padded(w->key + (int64_t)j * w->padded_k, q + (int64_t)t * w->padded_k, w->padded_k);
+        }
+    }
+}
+
+/* ---- A unit ------------------------------------------------------------------------------------------- */
+
+/* Folds and reads one value head. `n` records are in the window, the first row->fold of them to be folded. */
+static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *scratch, float *y) {
+    const rssm_geometry *geo = s->call->geometry;
+    const rssm_row *row = s->row;
+    const int32_t hv = value_head(geo, g, i), ld = geo->rows.records;
+    const void *value[RSSM_ROWS_MAX];
+    float *r = scratch + geo->scratch.r, *c = scratch + geo->scratch.c;
+    const float *q = scratch + geo->scratch.q, *gram = scratch + geo->scratch.gram;
+    float *state = row->checkpoint + (int64_t)hv * geo->d_v * geo->d_k;
+    prefetch_tile(state, 16, geo->d_k);
+    gather_head(geo, s->call->constants, row, g * geo->ratio + i, hv, row->first, n,
+                scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
+    window all = head_window(geo, scratch, value, n);
+    window fold = all, eval = window_after(all, row->fold);
+    fold.n = row->fold;
+    int32_t newest = eval.n - s->n; /* of query 0; the conventional method leaves none: -1 */
+    for (int32_t t = 0; t < s->n; t++) {
+        float *rt = r + (int64_t)t * geo->padded_k, *ct = c + (int64_t)t * ld;
+        const float *qt = q + (int64_t)t * geo->padded_k;
+        if (geo->delta || geo->vector_decay) {
+            walk_vector(&eval, qt, newest + t, rt, ct);
+        } else {
+            walk_scalar(&eval, qt, gram + (int64_t)t * ld, newest + t, rt, ct);
+        }
+    }
+    head_job job = {.state = state,
+                    .d_k = geo->d_k,
+                    .d_v = geo->d_v,
+                    .fold = &fold,
+                    .eval = &eval,
+                    .queries = s->n,
+                    .r = r,
+                    .c = c,
+                    .ld_c = ld,
+                    .newest = newest,
+                    .y = y,
+                    .padded_v = geo->padded_v};
+    run_head(&job);
+}
+
+static void decode_group(const span *s, int32_t g, float *scratch, float *y) {
+    const rssm_geometry *geo = s->call->geometry;
+    const rssm_row *row = s->row;
+    int32_t n = row->cursor->history - row->first + s->n;
+    append_records(s, g, scratch);
+    if (geo->vector_decay) {
+        for (int32_t i = 0; i < geo->ratio; i++) {
+            append_decay(s, g * geo->ratio + i, value_head(geo, g, i), scratch);
+        }
+    }
+    gather_keys(geo, row, g, row->first, n, scratch + geo->scratch.window_key);
+    head_queries(s, g, scratch + geo->scratch.q);
+    if (!geo->delta && !geo->vector_decay) {
+        window eval = window_after(head_window(geo, scratch, NULL, n), row->fold);
+        gram_products(&eval, scratch + geo->scratch.q, s->n, eval.n - s->n, geo->rows.records,
+                      scratch + geo->scratch.gram);
+    }
+    for (int32_t i = 0; i < geo->ratio; i++) {
+        float *yi = y + (int64_t)i * RSSM_SCAN_TOKENS * geo->padded_v;
+        decode_head(s, g, i, n, scratch, yi);
+        add_skip(geo, s->call->constants, g * geo->ratio + i, s->n,
+                 scratch + geo->scratch.v + (int64_t)i * RSSM_SCAN_TOKENS * geo->padded_v, yi);
+    }
+    if (geo->conv_width > 0) {
+        append_conv(s, tensor_q(s->call, g));
+        append_conv(s, tensor_k(s->call, g));
+        for (int32_t i = 0; i < geo->ratio; i++) {
+            append_conv(s, tensor_v(s->call, value_head(geo, g, i)));
+        }
+    }
+}
+
+static void decode_unit(const rssm_call *call, const rssm_row *row, int32_t unit, float *scratch) {
+    const rssm_geometry *geo = call->geometry;
+    span s = {call, row, 0, row->tokens};
+    if (row->cursor == NULL) {
+        write_zeros(&s, unit);
+        return;
+    }
+    float *y = scratch + geo->scratch.y;
+    for (int32_t i = 0; i < geo->unit_keys; i++) {
+        decode_group(&s, unit * geo->unit_keys + i, scratch,
+                     y + (int64_t)i * geo->ratio * RSSM_SCAN_TOKENS * geo->padded_v);
+    }
+    write_outputs(&s, unit, y);
+}
+
+/* A fold outside a step: the first `count` records after row->first, into a checkpoint that may be another slot's. */
+static void fold_unit(const rssm_fold *fold, int32_t unit, float *scratch) {
+    const rssm_geometry *geo = fold->geometry;
+    const void *value[RSSM_ROWS_MAX];
+    for (int32_t key = 0; key < geo->unit_keys; key++) {
+        int32_t g = unit * geo->unit_keys + key;
+        gather_keys(geo, fold->row, g, fold->row->first, fold->count, scratch + geo->scratch.window_key);
+        for (int32_t i = 0; i < geo->ratio; i++) {
+            int32_t hv = value_head(geo, g, i);
+            gather_head(geo, fold->constants, fold->row, g * geo->ratio + i, hv, fold->row->first, fold->count,
+                        scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
+            window w = head_window(geo, scratch, value, fold->count);
+            head_job job = {.state = fold->checkpoint + (int64_t)hv * geo->d_v * geo->d_k,
+                            .d_k = geo->d_k,
+                            .d_v = geo->d_v,
+                            .fold = &w};
+            run_head(&job);
+        }
+    }
+}
+
+#endif

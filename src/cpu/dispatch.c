@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chooses among the variants of kernels.def. Built without instruction set flags. */
+#include "cpu/kernels.h"
+
+#define RSSM_CPU(isa, needs) extern const rssm_kernels rssm_kernels_##isa;
+#include "kernels.def"
+
+const rssm_kernels *rssm_kernels_select(uint64_t isa) {
+    const rssm_kernels *best = NULL;
+#define RSSM_CPU(name, needs_)                                                                               \
+    if ((isa & (uint64_t)(needs_)) == (uint64_t)(needs_)) {                                                  \
+        best = &rssm_kernels_##name;                                                                         \
+    }
+#include "kernels.def"
+    return best;
+}
+
+/* One table for each of kinds, formats and sets, joined by comparing; the names must outlive every cache. */
+const char *rssm_kernel_name(const rssm_kernels *kernels, int32_t kind, int32_t io_dtype) {
+#define NAME_(set, kind_name, kind_value, io_name, io_value)                                                 \
+    if (kernels == &rssm_kernels_##set && kind == (kind_value) && io_dtype == (io_value)) {                  \
+        return #kind_name "_decode_" #set "_f32_" #io_name;                                                  \
+    }
+#define KINDS_(set)                                                                                          \
+    NAME_(set, mamba2, RSSM_MAMBA2, f32, RSSM_DTYPE_F32)                                                     \
+    NAME_(set, mamba2, RSSM_MAMBA2, bf16, RSSM_DTYPE_BF16)                                                   \
+    NAME_(set, gdn, RSSM_GDN, f32, RSSM_DTYPE_F32)                                                           \
+    NAME_(set, gdn, RSSM_GDN, bf16, RSSM_DTYPE_BF16)                                                         \
+    NAME_(set, kda, RSSM_KDA, f32, RSSM_DTYPE_F32)                                                           \
+    NAME_(set, kda, RSSM_KDA, bf16, RSSM_DTYPE_BF16)
+#define RSSM_CPU(name, needs_) KINDS_(name)
+#include "kernels.def"
+    return "unknown";
+}

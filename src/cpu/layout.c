@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scratch of a unit. One layout serves decode, prefill and folds: the parts that only one of them uses are small. */
+#include "cpu/kernels.h"
+
+static size_t take(size_t *total, size_t floats) {
+    size_t at = *total;
+    *total += (floats + 15) & ~(size_t)15;
+    return at;
+}
+
+void rssm_layout_scratch(rssm_geometry *geo) {
+    rssm_layout *s = &geo->scratch;
+    const size_t tokens = RSSM_SCAN_TOKENS, window = (size_t)geo->rows.records, step = (size_t)geo->step_tokens;
+    const size_t k = (size_t)geo->padded_k, v = (size_t)geo->padded_v;
+    const size_t ratio = (size_t)geo->ratio, per_alpha = geo->vector_decay ? k : 1;
+    const size_t ratio_padded = (size_t)rssm_padded(geo->ratio);
+    size_t total = 0;
+    s->q = take(&total, tokens * k);
+    s->key = take(&total, tokens * k);
+    s->v = take(&total, ratio * tokens * v);
+    s->y = take(&total, (size_t)geo->unit_values * tokens * v);
+    s->alpha = take(&total, tokens * ratio_padded);
+    s->beta = take(&total, tokens * ratio_padded);
+    s->head_alpha = take(&total, ratio * tokens * per_alpha);
+    s->head_beta = take(&total, ratio * tokens);
+    s->window_key = take(&total, window * k);
+    s->window_alpha = take(&total, window * per_alpha);
+    s->window_beta = take(&total, window);
+    s->r = take(&total, step * k);
+    s->c = take(&total, step * window);
+    s->gram = take(&total, step * window);
+    s->context = take(&total, (size_t)geo->rows.conv_keep * (k > v ? k : v));
+    s->scan = take(&total, rssm_scan_scratch(geo->d_k, geo->d_v, geo->delta, geo->vector_decay));
+    s->total = total;
+}

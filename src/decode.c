@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One layer of the open step: checks the call, hands its units to the kernels, and marks the layer as done. */
+#include "cache.h"
+
+#include <string.h>
+
+typedef struct layer_call {
+    rssm_cache *cache;
+    int32_t layer;
+    bool prefill; /* which rows of the batch this call is for */
+    rssm_batch batch;
+    rssm_layer_inputs inputs;
+    rssm_output out;
+    rssm_call call;
+    int64_t units; /* rows x units of a row */
+    int64_t pieces;
+} layer_call;
+
+/* ---- Checking ----------------------------------------------------------------------------------------- */
+
+static void fill_strides(rssm_view *view, int64_t heads, int64_t d) {
+    view->head_stride = view->head_stride == 0 ? d : view->head_stride;
+    view->token_stride = view->token_stride == 0 ? heads * d : view->token_stride;
+}
+
+static rssm_status check_dtype(rssm_cache *cache, const char *name, int32_t *dtype) {
+    *dtype = *dtype == RSSM_DTYPE_DEFAULT ? cache->desc.io_dtype : *dtype;
+    if (*dtype != RSSM_DTYPE_F32 && *dtype != RSSM_DTYPE_BF16) {
+        return rssm_fail(cache->context, RSSM_ERROR_UNSUPPORTED, "%s is %d (%s); known are f32 and bf16", name,
+                         (int)*dtype, rssm_dtype_name(*dtype));
+    }
+    return RSSM_OK;
+}
+
+static rssm_status check_inputs(layer_call *c) {
+    rssm_cache *cache = c->cache;
+    const rssm_geometry *g = &cache->geometry;
+    rssm_layer_inputs *in = &c->inputs;
+    bool needs_beta = g->delta || g->gate == RSSM_GATE_LOG, needs_z = g->out_norm != RSSM_OUT_NORM_NONE;
+    const struct {
+        const char *name;
+        const void *data;
+        bool needed;
+    } tensors[] = {{"q", in->q.data, true},         {"k", in->k.data, true},          {"v", in->v.data, true},
+                   {"decay", in->decay.data, true}, {"beta", in->beta.data, needs_beta}, {"z", in->z.data, needs_z},
+                   {"out", c->out.data, true}};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        if (tensors[i].needed && tensors[i].data == NULL) {
+            return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "%s of layer %d is NULL, and the spec needs it",
+                             tensors[i].name, (int)c->layer);
+        }
+    }
+    RSSM_TRY(check_dtype(cache, "inputs.gate_dtype", &in->gate_dtype));
+    RSSM_TRY(check_dtype(cache, "out.dtype", &c->out.dtype));
+    if (g->raw_records && in->gate_dtype != cache->desc.io_dtype) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
+                         "inputs.gate_dtype is %s; raw-gate records keep the gate in the io format, %s",
+                         rssm_dtype_name(in->gate_dtype), rssm_dtype_name(cache->desc.io_dtype));
+    }
+    fill_strides(&in->q, g->key_heads, g->d_k);
+    fill_strides(&in->k, g->key_heads, g->d_k);
+    fill_strides(&in->v, g->value_heads, g->d_v);
+    fill_strides(&in->z, g->value_heads, g->d_v);
+    fill_strides(&in->decay, g->value_heads, g->vector_decay ? g->d_k : 1);
+    fill_strides(&in->beta, g->value_heads, 1);
+    if (!needs_beta) {
+        in->beta.data = NULL;
+    }
+    c->out.head_stride = c->out.head_stride == 0 ? g->d_v : c->out.head_stride;
+    c->out.token_stride = c->out.token_stride == 0 ? (int64_t)g->value_heads * g->d_v : c->out.token_stride;
+    return RSSM_OK;
+}
+
+/* The rows of this call are those that begin opened for it. */
+static rssm_status check_rows(layer_call *c) {
+    rssm_cache *cache = c->cache;
+    for (int32_t row = 0; row < c->batch.rows; row++) {
+        int32_t slot = rssm_batch_slot(&c->batch, row), tokens = rssm_batch_tokens(&c->batch, row);
+        if (rssm_is_padding(cache, slot) || rssm_batch_prefill(&c->batch, row) != c->prefill || tokens == 0) {
+            continue;
+        }
+        RSSM_TRY(rssm_check_slot(cache, "batch.slots", row, slot, 0));
+        RSSM_TRY(rssm_check_ready(cache, slot));
+        const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+        if (cursor->step == RSSM_STEP_NONE || cursor->pending != tokens || (cursor->prefill != 0) != c->prefill) {
+            return rssm_fail(cache->context, RSSM_ERROR_STATE,
+                             "row %d brings %d %s tokens to slot %d, but the open step planned %d%s; call "
+                             "rssm_cache_begin() with this batch",
+                             (int)row, (int)tokens, c->prefill ? "prefill" : "decode", (int)slot, (int)cursor->pending,
+                             cursor->prefill ? " of prefill" : "");
+        }
+        const rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, c->layer, slot);
+        if (cursor->step == RSSM_STEP_WHOLE && lc->serial == cursor->serial) {
+            return rssm_fail(cache->context, RSSM_ERROR_STATE,
+                             "layer %d has run this step of slot %d already, and its checkpoint has moved", (int)c->layer,
+                             (int)slot);
+        }
+    }
+    return RSSM_OK;
+}
+
+static rssm_status prepare_call(layer_call *c, rssm_cache *cache, int32_t layer, const rssm_batch *batch,
+                                const rssm_layer_inputs *inputs, const rssm_output *out, bool prefill) {
+    c->cache = cache;
+    c->layer = layer;
+    c->prefill = prefill;
+    if (layer < 0 || layer >= cache->desc.layers) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "layer is %d; the limits are 0 and %d", (int)layer,
+                         (int)cache->desc.layers - 1);
+    }
+    if (inputs == NULL || out == NULL) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "%s is NULL", inputs == NULL ? "inputs" : "out");
+    }
+    if (!cache->constants[layer].ready) {
+        return rssm_fail(cache->context, RSSM_ERROR_STATE, "layer %d has no weights; call rssm_cache_set_weights()",
+                         (int)layer);
+    }
+    RSSM_TRY(rssm_batch_check(cache, batch, &c->batch));
+    RSSM_TRY(rssm_cache_check_memory(cache));
+    rssm_copy_desc(&c->inputs, sizeof c->inputs, inputs);
+    rssm_copy_desc(&c->out, sizeof c->out, out);
+    RSSM_TRY(check_inputs(c));
+    RSSM_TRY(check_rows(c));
+    c->call = (rssm_call){.geometry = &cache->geometry,
+                          .constants = &cache->constants[layer],
+                          .inputs = &c->inputs,
+                          .out = &c->out,
+                          .gate_bf16 = c->inputs.gate_dtype == RSSM_DTYPE_BF16,
+                          .out_bf16 = c->out.dtype == RSSM_DTYPE_BF16};
+    c->units = (int64_t)c->batch.rows * cache->geometry.units;
+    return RSSM_OK;
+}
+
+/* ---- Running ------------------------------------------------------------------------------------------ */
+
+rssm_row rssm_row_of(const rssm_cache *cache, int32_t layer, int64_t slot) {
+    const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, layer, slot);
+    return (rssm_row){.cursor = cursor,
+                      .layer = lc,
+                      .checkpoint = rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, slot),
+                      .record_k = rssm_part_at(cache, layer, RSSM_PART_RECORD_K, slot),
+                      .record_v = rssm_part_at(cache, layer, RSSM_PART_RECORD_V, slot),
+                      .record_decay = rssm_part_at(cache, layer, RSSM_PART_RECORD_DECAY, slot),
+                      .record_scalar = rssm_part_at(cache, layer, RSSM_PART_RECORD_SCALAR, slot),
+                      .conv = rssm_part_at(cache, layer, RSSM_PART_CONV, slot),
+                      .first = (int32_t)(lc->checkpoint - rssm_cursor_base(cursor))};
+}
+
+/* Row of the batch as the kernels see it; false: the call has nothing to do for it. */
+static bool make_row(const layer_call *c, int32_t index, rssm_row *row) {
+    const rssm_cache *cache = c->cache;
+    int32_t slot = rssm_batch_slot(&c->batch, index), tokens = rssm_batch_tokens(&c->batch, index);
+    if (tokens == 0 || rssm_batch_prefill(&c->batch, index) != c->prefill) {
+        return false;
+    }
+    if (rssm_is_padding(cache, slot)) {
+        *row = (rssm_row){.tokens = tokens, .token = rssm_batch_token(&c->batch, index)};
+        return true;
+    }
+    *row = rssm_row_of(cache, c->layer, slot);
+    row->tokens = tokens;
+    row->token = rssm_batch_token(&c->batch, index);
+    int64_t ahead = row->cursor->target - row->layer->checkpoint;
+    row->fold = ahead > 0 ? (int32_t)ahead : 0;
+    if (cache->desc.method == RSSM_METHOD_CONVENTIONAL && !c->prefill) {
+        row->fold += tokens; /* committed by being folded */
+    }
+    return true;
+}
+
+static void run_units(const layer_call *c, int64_t first, int64_t end, int64_t piece) {
+    const rssm_cache *cache = c->cache;
+    const int32_t units = cache->geometry.units;
+    float *scratch = cache->scratch + piece * (int64_t)cache->geometry.scratch.total;
+    rssm_row row = {0};
+    bool live = false;
+    for (int64_t u = first; u < end; u++) {
+        if (u == first || u % units == 0) {
+            live = make_row(c, (int32_t)(u / units), &row);
+        }
+        if (!live) {
+            continue;
+        }
+        if (c->prefill) {
+            cache->kernels->prefill_unit(&c->call, &row, (int32_t)(u % units), scratch);
+        } else {
+            cache->kernels->decode_unit(&c->call, &row, (int32_t)(u % units), scratch);
+        }
+    }
+}
+
+static void run_piece(void *arg, int64_t piece) {
+    const layer_call *c = arg;
+    run_units(c, c->units * piece / c->pieces, c->units * (piece + 1) / c->pieces, piece);
+}
+
+/* ---- Marking ------------------------------------------------------------------------------------------ */
+
+static int64_t conv_bytes(const rssm_geometry *g, int64_t rows) {
+    return g->conv_width > 0 ? rows * g->conv_channels * (g->bf16 ? 2 : 4) : 0;
+}
+
+static int64_t record_bytes(const rssm_geometry *g, int64_t n) {
+    int64_t io = g->bf16 ? 2 : 4, keys = (int64_t)g->key_heads * g->d_k, values = (int64_t)g->value_heads * g->d_v;
+    int64_t decay = g->vector_decay ? (int64_t)g->value_heads * g->d_k * (g->raw_records ? io : 4) : 0;
+    return n * (io * (keys + values) + 4 * (int64_t)g->channels + decay);
+}
+
+/* Counts what the method had to move for one row of a decode step; see docs/numerics.md for the formula. */
+static void count_row(rssm_cache *cache, const rssm_row *row) {
+    const rssm_geometry *g = &cache->geometry;
+    int64_t state = (int64_t)g->value_heads * g->d_v * g->d_k * 4;
+    int64_t history = row->cursor->history - row->first;
+    bool conventional = cache->desc.method == RSSM_METHOD_CONVENTIONAL;
+    cache->row_steps++;
+    cache->flushes += row->fold > 0;
+    cache->bytes_read += state + record_bytes(g, history) + conv_bytes(g, g->rows.conv_need);
+    cache->bytes_written += (row->fold > 0 ? state : 0) + (conventional ? 0 : record_bytes(g, row->tokens)) +
+                            conv_bytes(g, row->tokens);
+}
+
+/* Every unit has run: the layer's checkpoints stand where the step put them. */
+static void mark_done(const layer_call *c) {
+    rssm_cache *cache = c->cache;
+    for (int32_t index = 0; index < c->batch.rows; index++) {
+        rssm_row row;
+        if (!make_row(c, index, &row) || row.cursor == NULL) {
+            continue;
+        }
+        if (c->prefill) {
+            cache->row_steps++;
+            cache->flushes++;
+            row.layer->checkpoint = row.cursor->position + row.tokens;
+        } else {
+            count_row(cache, &row);
+            row.layer->checkpoint += row.fold;
+        }
+        row.layer->serial = row.cursor->serial;
+        row.layer->busy = 0;
+    }
+}
+
+static rssm_status run_layer(rssm_cache *cache, int32_t layer, const rssm_batch *batch, const rssm_layer_inputs *inputs,
+                             const rssm_output *out, bool prefill) {
+    layer_call c;
+    RSSM_TRY(prepare_call(&c, cache, layer, batch, inputs, out, prefill));
+    int32_t threads = cache->context->desc.threads;
+    RSSM_TRY(rssm_cache_prepare(cache, c.batch.rows, threads));
+    c.pieces = c.units < threads ? c.units : threads;
+    rssm_parallel(cache->context, c.pieces, run_piece, &c);
+    mark_done(&c);
+    return RSSM_OK;
+}
+
+rssm_status rssm_cache_decode(rssm_cache *cache, int32_t layer, const rssm_batch *batch, const rssm_layer_inputs *inputs,
+                              const rssm_output *out, void *stream) {
+    (void)stream;
+    return run_layer(cache, layer, batch, inputs, out, false);
+}
+
+rssm_status rssm_cache_prefill(rssm_cache *cache, int32_t layer, const rssm_batch *batch,
+                               const rssm_layer_inputs *inputs, const rssm_output *out, void *stream) {
+    (void)stream;
+    return run_layer(cache, layer, batch, inputs, out, true);
+}
+
+/* Slots that some part has worked on cannot be given up half-folded: begin looks at this mark. */
+static void mark_busy(const layer_call *c) {
+    for (int32_t index = 0; index < c->batch.rows; index++) {
+        rssm_row row;
+        if (make_row(c, index, &row) && row.cursor != NULL) {
+            row.layer->busy = row.cursor->serial;
+        }
+    }
+}
+
+rssm_status rssm_cache_decode_part(rssm_cache *cache, int32_t layer, const rssm_batch *batch,
+                                   const rssm_layer_inputs *inputs, const rssm_output *out, int32_t part, int32_t parts) {
+    layer_call c;
+    RSSM_TRY(prepare_call(&c, cache, layer, batch, inputs, out, false));
+    if (parts < 1 || parts > cache->scratch_parts || part < 0 || part >= parts) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
+                         "part is %d of %d; parts goes to %d (see rssm_cache_prepare()), part to parts - 1", (int)part,
+                         (int)parts, (int)cache->scratch_parts);
+    }
+    c.pieces = parts;
+    mark_busy(&c);
+    run_piece(&c, part);
+    if (atomic_fetch_add(&cache->parts_done[layer], 1) + 1 == parts) {
+        atomic_store(&cache->parts_done[layer], 0);
+        mark_done(&c);
+    }
+    return RSSM_OK;
+}

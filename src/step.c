@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rssm_cache_begin(): commits the last step of each slot and plans this one. Everything is looked at before anything
+ * is changed.
+ */
+#include "cache.h"
+
+#include <string.h>
+
+/* ---- Batches ------------------------------------------------------------------------------------------ */
+
+rssm_status rssm_batch_check(rssm_cache *cache, const rssm_batch *batch, rssm_batch *copy) {
+    rssm_context *context = cache->context;
+    if (batch == NULL) {
+        return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch is NULL");
+    }
+    rssm_copy_desc(copy, sizeof *copy, batch);
+    if (copy->rows < 0 || (copy->rows > 0 && copy->slots == NULL)) {
+        return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch.rows is %d and batch.slots is %s", (int)copy->rows,
+                         copy->slots == NULL ? "NULL" : "given");
+    }
+    if (copy->parents != NULL) {
+        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "batch.parents is given; trees of drafts are not built");
+    }
+    if (copy->uniform_tokens < 0) {
+        return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch.uniform_tokens is %d; the least is 0",
+                         (int)copy->uniform_tokens);
+    }
+    copy->uniform_tokens = copy->uniform_tokens == 0 ? 1 : copy->uniform_tokens;
+    copy->slots_stride = copy->slots_stride == 0 ? 1 : copy->slots_stride;
+    if (copy->offsets == NULL && (int64_t)copy->rows * copy->uniform_tokens > INT32_MAX) {
+        return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch has %d rows of %d tokens; the limit is %d tokens",
+                         (int)copy->rows, (int)copy->uniform_tokens, INT32_MAX);
+    }
+    for (int32_t row = 0; copy->offsets != NULL && row < copy->rows; row++) {
+        if (copy->offsets[row] < 0 || copy->offsets[row + 1] < copy->offsets[row]) {
+            return rssm_fail(context, RSSM_ERROR_ARGUMENT,
+                             "batch.offsets of row %d are %d and %d; they must be >= 0 and must not fall", (int)row,
+                             (int)copy->offsets[row], (int)copy->offsets[row + 1]);
+        }
+    }
+    return RSSM_OK;
+}
+
+uint32_t rssm_new_mark(rssm_cache *cache) {
+    if (++cache->mark == 0) {
+        memset(cache->marks, 0, (size_t)cache->desc.slots * sizeof *cache->marks);
+        cache->mark = 1;
+    }
+    return cache->mark;
+}
+
+rssm_status rssm_check_slot(rssm_cache *cache, const char *name, int64_t index, int64_t slot, uint32_t mark) {
+    if (slot < cache->desc.reserved_slots || slot >= cache->desc.slots) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "%s[%lld] is slot %lld; the limits are %d and %lld", name,
+                         (long long)index, (long long)slot, (int)cache->desc.reserved_slots,
+                         (long long)cache->desc.slots - 1);
+    }
+    if (mark != 0 && cache->marks[slot] == mark) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "%s[%lld] is slot %lld, which is named twice", name,
+                         (long long)index, (long long)slot);
+    }
+    cache->marks[slot] = mark != 0 ? mark : cache->marks[slot];
+    return RSSM_OK;
+}
+
+rssm_status rssm_check_ready(rssm_cache *cache, int64_t slot) {
+    const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    if (cursor->state == RSSM_CURSOR_READY) {
+        return RSSM_OK;
+    }
+    if (cursor->state == RSSM_CURSOR_FAILED) {
+        return rssm_fail(cache->context, RSSM_ERROR_FAILED_SLOT,
+                         "slot %lld has failed: a layer did not run a step; reset, import or adopt it", (long long)slot);
+    }
+    return rssm_fail(cache->context, RSSM_ERROR_STATE, "slot %lld was never reset, adopted, imported or copied to",
+                     (long long)slot);
+}
+
+/* ---- Looking ------------------------------------------------------------------------------------------ */
+
+static bool conventional(const rssm_cache *cache) {
+    return cache->desc.method == RSSM_METHOD_CONVENTIONAL;
+}
+
+static rssm_status check_row(rssm_cache *cache, const rssm_batch *batch, int32_t row, const int32_t *accepted,
+                             uint32_t mark) {
+    rssm_context *context = cache->context;
+    int32_t slot = rssm_batch_slot(batch, row), tokens = rssm_batch_tokens(batch, row);
+    if (rssm_is_padding(cache, slot)) {
+        return RSSM_OK;
+    }
+    RSSM_TRY(rssm_check_slot(cache, "batch.slots", row, slot, mark));
+    RSSM_TRY(rssm_check_ready(cache, slot));
+    if (!rssm_batch_prefill(batch, row) && tokens > cache->desc.step_tokens) {
+        return rssm_fail(context, RSSM_ERROR_ARGUMENT, "row %d has %d tokens; the limit (step_tokens) is %d", (int)row,
+                         (int)tokens, (int)cache->desc.step_tokens);
+    }
+    const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    if (accepted == NULL || cursor->step == RSSM_STEP_NONE) {
+        return RSSM_OK;
+    }
+    int32_t least = cursor->step == RSSM_STEP_WHOLE ? cursor->pending : 0;
+    if (accepted[row] < least || accepted[row] > cursor->pending) {
+        return rssm_fail(context, RSSM_ERROR_ARGUMENT, "accepted[%d] is %d for slot %d; the limits are %d and %d", (int)row,
+                         (int)accepted[row], (int)slot, (int)least, (int)cursor->pending);
+    }
+    return RSSM_OK;
+}
+
+/* How far the layers got with the last step of a slot. */
+typedef struct progress {
+    int32_t done;    /* layers that ran it */
+    int32_t partial; /* layers that ran some parts of it */
+    int32_t missing; /* a layer that did not run it */
+} progress;
+
+static progress layer_progress(const rssm_cache *cache, int64_t slot) {
+    const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    progress p = {0, 0, -1};
+    for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
+        const rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, layer, slot);
+        if (lc->serial == cursor->serial) {
+            p.done++;
+            continue;
+        }
+        p.missing = layer;
+        /* parts that had nothing to fold changed no checkpoint and lose nothing */
+        if (lc->busy == cursor->serial && (cursor->step == RSSM_STEP_WHOLE || lc->checkpoint < cursor->target)) {
+            p.partial++;
+        }
+    }
+    return p;
+}
+
+/* Whether the last step of a slot leaves it in order; a slot that does not is failed. */
+static rssm_status check_progress(rssm_cache *cache, int32_t slot, int32_t accepted) {
+    rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    if (cursor->step == RSSM_STEP_NONE) {
+        return RSSM_OK;
+    }
+    progress p = layer_progress(cache, slot);
+    bool all = p.done == cache->desc.layers;
+    bool nothing_lost = p.partial == 0 && (cursor->step == RSSM_STEP_DECODE ? accepted == 0 : p.done == 0);
+    if (all || nothing_lost) {
+        return RSSM_OK;
+    }
+    cursor->state = RSSM_CURSOR_FAILED;
+    cache->info.failed_slots++;
+    return rssm_fail(cache->context, RSSM_ERROR_FAILED_SLOT,
+                     "slot %d has failed: layer %d of %d did not run the step of %d tokens that follows position %lld",
+                     (int)slot, (int)p.missing, (int)cache->desc.layers, (int)cursor->pending,
+                     (long long)cursor->position);
+}
+
+/* ---- Doing -------------------------------------------------------------------------------------------- */
+
+static void commit(rssm_cache *cache, int64_t slot, int32_t accepted) {
+    rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    const rssm_rows *rows = &cache->geometry.rows;
+    if (cursor->step == RSSM_STEP_WHOLE && layer_progress(cache, slot).done > 0) {
+        rssm_cursor_commit_whole(cursor, rows);
+    } else {
+        rssm_cursor_commit(cursor, rows, cursor->step == RSSM_STEP_DECODE ? accepted : 0);
+    }
+    int64_t least, most;
+    rssm_checkpoint_range(cache, slot, &least, &most);
+    rssm_cursor_retire(cursor, rows, least);
+}
+
+static void plan(rssm_cache *cache, const rssm_batch *batch, int32_t row, int32_t window) {
+    int32_t slot = rssm_batch_slot(batch, row), tokens = rssm_batch_tokens(batch, row);
+    rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    if (tokens == 0) {
+        rssm_cursor_open(cursor, RSSM_STEP_NONE, 0, rssm_cursor_base(cursor), cache->serial);
+        return;
+    }
+    bool prefill = rssm_batch_prefill(batch, row);
+    int64_t target = prefill || conventional(cache) ? cursor->position
+                                                    : rssm_boundary(cursor->position, cursor->id, window);
+    rssm_cursor_open(cursor, prefill || conventional(cache) ? RSSM_STEP_WHOLE : RSSM_STEP_DECODE, tokens, target,
+                     cache->serial);
+    cursor->prefill = prefill;
+}
+
+int32_t rssm_effective_window(const rssm_cache *cache, int32_t rows) {
+    (void)rows;
+    return cache->desc.window;
+}
+
+rssm_status rssm_cache_begin(rssm_cache *cache, const rssm_batch *batch, const int32_t *accepted, const int32_t *paths,
+                             void *stream) {
+    (void)stream;
+    rssm_batch b;
+    RSSM_TRY(rssm_batch_check(cache, batch, &b));
+    if (paths != NULL) {
+        return rssm_fail(cache->context, RSSM_ERROR_UNSUPPORTED, "paths is given; trees of drafts are not built");
+    }
+    RSSM_TRY(rssm_cache_check_memory(cache));
+    uint32_t mark = rssm_new_mark(cache);
+    int32_t live = 0;
+    for (int32_t row = 0; row < b.rows; row++) {
+        RSSM_TRY(check_row(cache, &b, row, accepted, mark));
+        live += !rssm_is_padding(cache, rssm_batch_slot(&b, row)) && rssm_batch_tokens(&b, row) > 0;
+    }
+    for (int32_t row = 0; row < b.rows; row++) {
+        if (!rssm_is_padding(cache, rssm_batch_slot(&b, row))) {
+            RSSM_TRY(check_progress(cache, rssm_batch_slot(&b, row), accepted != NULL ? accepted[row] : 0));
+        }
+    }
+    cache->serial++;
+    cache->info.steps++;
+    cache->info.window = rssm_effective_window(cache, live);
+    for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
+        cache->parts_done[layer] = 0;
+    }
+    for (int32_t row = 0; row < b.rows; row++) {
+        if (!rssm_is_padding(cache, rssm_batch_slot(&b, row))) {
+            commit(cache, rssm_batch_slot(&b, row), accepted != NULL ? accepted[row] : 0);
+            plan(cache, &b, row, cache->info.window);
+        }
+    }
+    return RSSM_OK;
+}
