@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.json of a Hugging Face directory as one plain struct, with every number checked. A family is one row
+ * of the table in hfconfig.c: its model_type names, its family, a function that reads its keys.
+ *
+ * What the engine cannot do is refused by name here (unknown model_type, experts, quantised checkpoints, other
+ * activations or rotary kinds), never run approximately.
+ */
+#ifndef RSE_HFCONFIG_H
+#define RSE_HFCONFIG_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { RSE_FAMILY_QWEN35 = 1, RSE_FAMILY_NEMOTRON_H };
+enum { RSE_LAYER_GDN = 1, RSE_LAYER_MAMBA2, RSE_LAYER_ATTENTION, RSE_LAYER_MLP };
+enum { RSE_ACT_NONE, RSE_ACT_SILU, RSE_ACT_SIGMOID, RSE_ACT_RELU2 };
+enum { RSE_CONFIG_LAYERS = 512, RSE_CONFIG_EOS = 16 };
+
+/* The recurrent layers of a model; for GDN and Mamba-2 alike. All zero in a model without one.
+ * GDN: q and k are [key_heads][d_k], v and z [value_heads][d_v]; value head h reads key head
+ * h / (value_heads / key_heads). Mamba-2: x and z are [value_heads][d_v], B and C [key_heads][d_k] with
+ * key_heads = n_groups, d_v = mamba_head_dim, d_k = ssm_state_size. */
+typedef struct rse_config_ssm {
+    int32_t key_heads;
+    int32_t value_heads;
+    int32_t d_k;
+    int32_t d_v;
+    int32_t conv_width; /* taps, 2..5 */
+    bool conv_bias;
+    bool proj_bias;   /* in_proj and out_proj have biases */
+    float dt_min;     /* time_step_limit, 0 and infinity by default; time_step_min, _max and _floor are only */
+    float dt_max;     /* for initialisation and are not read */
+    int32_t gate_act; /* of the output gate: RSE_ACT_SILU or RSE_ACT_SIGMOID */
+} rse_config_ssm;
+
+typedef struct rse_config_attention {
+    int32_t q_heads;
+    int32_t kv_heads; /* q head h reads kv head h / (q_heads / kv_heads) */
+    int32_t head_dim;
+    bool bias;        /* q, k, v, o have biases */
+    bool qk_norm;     /* rms norm per head of q and k, before the rotation */
+    bool output_gate; /* q_proj holds [q | gate] per head; the output is multiplied by sigmoid(gate) */
+    int32_t rotary;   /* leading dimensions of a head that are rotated; 0: no positional encoding */
+    double rope_theta;
+} rse_config_attention;
+
+typedef struct rse_config {
+    char model_type[64]; /* as written, of the text part */
+    int32_t family;      /* RSE_FAMILY_* */
+    int32_t vocab;
+    int32_t hidden;
+    int32_t layers;
+    uint8_t layer[RSE_CONFIG_LAYERS]; /* RSE_LAYER_*, [layers] */
+    rse_config_ssm ssm;
+    rse_config_attention attention;
+    int32_t mlp_width;
+    int32_t mlp_act; /* RSE_ACT_SILU: down(silu(gate x) * up x); RSE_ACT_RELU2: down(relu(up x)^2) */
+    bool mlp_bias;
+    float norm_eps;
+    bool norm_plus_one; /* layer, q and k norms multiply by 1 + w, not by w (the gated norm of the ssm never
+                           does) */
+    bool tied;          /* lm_head is the embedding matrix */
+    int32_t max_positions; /* 0: not stated */
+    int32_t mtp_blocks; /* as the config says; 0 if it is silent, the checkpoint may hold mtp.* nevertheless */
+    int32_t bos;        /* -1: none */
+    int32_t eos[RSE_CONFIG_EOS];
+    int32_t eos_count; /* union of config.json and generation_config.json */
+    char dtype[16];    /* "bfloat16"; "" if the config is silent. The tensors decide */
+} rse_config;
+
+/* Reads directory/config.json and, where it exists, generation_config.json (end tokens). */
+rse_status rse_config_load(const char *directory, rse_config *config, rse_error *err);
+/* The same from texts in memory; generation may be NULL. */
+rse_status rse_config_parse(const char *text, size_t length, const char *generation, size_t generation_length,
+                            rse_config *config, rse_error *err);
+
+/* How many layers are of this kind. */
+int32_t rse_config_count(const rse_config *config, int32_t kind);
+bool rse_config_is_eos(const rse_config *config, int32_t id);
+const char *rse_layer_name(int32_t kind); /* "gdn", "mamba2", "attention", "mlp" */
+
+#endif
