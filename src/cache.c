@@ -224,9 +224,8 @@ rssm_status rssm_cache_create(rssm_context *context, const rssm_cache_desc *desc
         c->parts = calloc((size_t)d.layers * RSSM_PARTS, sizeof *c->parts);
         c->constants = calloc((size_t)d.layers, sizeof *c->constants);
         c->marks = calloc((size_t)d.slots, sizeof *c->marks);
-        c->parts_done = calloc((size_t)d.layers, sizeof *c->parts_done);
     }
-    if (c == NULL || c->parts == NULL || c->constants == NULL || c->marks == NULL || c->parts_done == NULL) {
+    if (c == NULL || c->parts == NULL || c->constants == NULL || c->marks == NULL) {
         rssm_cache_destroy(c);
         return rssm_fail(context, RSSM_ERROR_MEMORY, "no memory for a cache of %d layers and %lld slots", (int)d.layers,
                          (long long)d.slots);
@@ -260,7 +259,6 @@ void rssm_cache_destroy(rssm_cache *cache) {
     }
     free(cache->scratch);
     free(cache->memory);
-    free(cache->parts_done);
     free(cache->marks);
     free(cache->constants);
     free(cache->parts);

@@ -33,7 +33,6 @@ struct rssm_cache {
     float *scratch; /* [parts] of geometry.scratch.total floats */
     int32_t scratch_parts;
     uint64_t serial; /* of the last step */
-    _Atomic int32_t *parts_done; /* [layers]: parts of the open decode_part call that have finished */
 
     rssm_cache_info info;
     _Atomic int64_t bytes_read, bytes_written, flushes, row_steps;
@@ -71,6 +70,9 @@ rssm_status rssm_prepare_folds(rssm_cache *cache);
 rssm_row rssm_row_of(const rssm_cache *cache, int32_t layer, int64_t slot);
 /* Least and most advanced checkpoint among the layers of a slot. */
 void rssm_checkpoint_range(const rssm_cache *cache, int64_t slot, int64_t *least, int64_t *most);
+/* Some parts of a layer have folded the open step's history into its checkpoint and others have not. Parts that had
+   nothing to fold changed no checkpoint and lose nothing. */
+bool rssm_layer_torn(const rssm_cursor *cursor, const rssm_layer_cursor *lc);
 /* Oldest position that rollback and materialise reach. */
 int64_t rssm_oldest(const rssm_cache *cache, int64_t slot);
 /* Folds a layer's records up to a position into `checkpoint` (its own, or a copy of it). */

@@ -69,7 +69,8 @@ typedef struct rssm_cursor {
 typedef struct rssm_layer_cursor {
     int64_t checkpoint; /* position of this layer's checkpoint */
     uint64_t serial;    /* the last step that this layer ran */
-    _Atomic uint64_t busy; /* the step of which some but not all parts have run; 0: none */
+    _Atomic uint32_t begun; /* some part of the open step has begun, and not all have ended */
+    _Atomic uint32_t ended; /* how many have */
     uint64_t unused;
 } rssm_layer_cursor;
 

@@ -72,7 +72,7 @@ static rssm_status check_inputs(layer_call *c) {
 }
 
 /* The rows of this call are those that begin opened for it. */
-static rssm_status check_rows(layer_call *c) {
+static rssm_status check_rows(layer_call *c, bool whole_call) {
     rssm_cache *cache = c->cache;
     for (int32_t row = 0; row < c->batch.rows; row++) {
         int32_t slot = rssm_batch_slot(&c->batch, row), tokens = rssm_batch_tokens(&c->batch, row);
@@ -95,12 +95,18 @@ static rssm_status check_rows(layer_call *c) {
                              "layer %d has run this step of slot %d already, and its checkpoint has moved", (int)c->layer,
                              (int)slot);
         }
+        if (whole_call && rssm_layer_torn(cursor, lc)) {
+            return rssm_fail(cache->context, RSSM_ERROR_STATE,
+                             "layer %d has run some parts of this step of slot %d, and they have folded: run the others",
+                             (int)c->layer, (int)slot);
+        }
     }
     return RSSM_OK;
 }
 
 static rssm_status prepare_call(layer_call *c, rssm_cache *cache, int32_t layer, const rssm_batch *batch,
-                                const rssm_layer_inputs *inputs, const rssm_output *out, bool prefill) {
+                                const rssm_layer_inputs *inputs, const rssm_output *out, bool prefill,
+                                bool whole_call) {
     c->cache = cache;
     c->layer = layer;
     c->prefill = prefill;
@@ -120,7 +126,7 @@ static rssm_status prepare_call(layer_call *c, rssm_cache *cache, int32_t layer,
     rssm_copy_desc(&c->inputs, sizeof c->inputs, inputs);
     rssm_copy_desc(&c->out, sizeof c->out, out);
     RSSM_TRY(check_inputs(c));
-    RSSM_TRY(check_rows(c));
+    RSSM_TRY(check_rows(c, whole_call));
     c->call = (rssm_call){.geometry = &cache->geometry,
                           .constants = &cache->constants[layer],
                           .inputs = &c->inputs,
@@ -169,24 +175,100 @@ static bool make_row(const layer_call *c, int32_t index, rssm_row *row) {
     return true;
 }
 
+static void for_live_rows(const layer_call *c, void (*fn)(const layer_call *, const rssm_row *)) {
+    for (int32_t index = 0; index < c->batch.rows; index++) {
+        rssm_row row;
+        if (make_row(c, index, &row) && row.cursor != NULL) {
+            fn(c, &row);
+        }
+    }
+}
+
+/* ---- Asking for the next unit's small things ---------------------------------------------------------- */
+
+static inline void fetch(const void *p, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch((const char *)p + at, 0, 2);
+    }
+}
+
+/* Records are small and scattered: waiting for them would cost more than their bytes. */
+static void fetch_records(const rssm_geometry *g, const rssm_row *row, int32_t key, int32_t hv, bool first_of_key) {
+    const int64_t rows = g->rows.records, io = g->bf16 ? 2 : 4;
+    for (int32_t j = row->first; j < row->cursor->history; j++) {
+        int64_t r = row->cursor->row_map[j];
+        fetch((const char *)row->record_v + (hv * rows + r) * g->d_v * io, g->d_v * io);
+        if (first_of_key) {
+            fetch((const char *)row->record_k + (key * rows + r) * g->d_k * io, g->d_k * io);
+        }
+        if (g->vector_decay) {
+            int64_t width = g->raw_records ? io : 4;
+            fetch((const char *)row->record_decay + (hv * rows + r) * g->d_k * width, g->d_k * width);
+        }
+    }
+    fetch(row->record_scalar + (g->channel_beta + hv) * rows, rows * 4);
+    if (!g->vector_decay) {
+        fetch(row->record_scalar + (g->channel_decay + hv) * rows, rows * 4);
+    }
+    if (g->l2 && first_of_key) {
+        fetch(row->record_scalar + (g->channel_norm + key) * rows, rows * 4);
+    }
+}
+
+static inline void fetch_view(const rssm_view *view, int64_t token, int64_t head, int64_t d, int bf16) {
+    if (view->data != NULL) {
+        fetch((const char *)view->data + (token * view->token_stride + head * view->head_stride) * (bf16 ? 2 : 4),
+              d * (bf16 ? 2 : 4));
+    }
+}
+
+/* The first token's inputs of a head; those of a step's other tokens follow in most layouts. */
+static void fetch_inputs(const layer_call *c, const rssm_row *row, int32_t key, int32_t hv, bool first_of_key) {
+    const rssm_geometry *g = c->call.geometry;
+    const rssm_layer_inputs *in = &c->inputs;
+    if (first_of_key) {
+        fetch_view(&in->q, row->token, key, g->d_k, g->bf16);
+        fetch_view(&in->k, row->token, key, g->d_k, g->bf16);
+    }
+    fetch_view(&in->v, row->token, hv, g->d_v, g->bf16);
+    fetch_view(&in->z, row->token, hv, g->d_v, g->bf16);
+    fetch_view(&in->decay, row->token, hv, g->vector_decay ? g->d_k : 1, c->call.gate_bf16);
+    fetch_view(&in->beta, row->token, hv, 1, c->call.gate_bf16);
+}
+
+/* What a unit reads besides its state. Called one unit ahead. */
+static void fetch_unit(const layer_call *c, const rssm_row *row, int32_t unit) {
+    const rssm_geometry *g = c->call.geometry;
+    for (int32_t i = 0; row->cursor != NULL && i < g->unit_values; i++) {
+        int32_t h = unit * g->unit_values + i, key = h / g->ratio;
+        fetch_records(g, row, key, rssm_value_head(g, key, h % g->ratio), h % g->ratio == 0);
+        fetch_inputs(c, row, key, rssm_value_head(g, key, h % g->ratio), h % g->ratio == 0);
+    }
+}
+
+/* Units are numbered row by row. */
 static void run_units(const layer_call *c, int64_t first, int64_t end, int64_t piece) {
     const rssm_cache *cache = c->cache;
     const int32_t units = cache->geometry.units;
     float *scratch = cache->scratch + piece * (int64_t)cache->geometry.scratch.total;
-    rssm_row row = {0};
-    bool live = false;
+    rssm_row row = {0}, next = {0};
+    bool live = first < end && make_row(c, (int32_t)(first / units), &row);
     for (int64_t u = first; u < end; u++) {
-        if (u == first || u % units == 0) {
-            live = make_row(c, (int32_t)(u / units), &row);
+        bool same_row = (u + 1) % units != 0, next_live = live;
+        next = row;
+        if (!same_row) {
+            next_live = u + 1 < end && make_row(c, (int32_t)((u + 1) / units), &next);
         }
-        if (!live) {
-            continue;
+        if (next_live && u + 1 < end && !c->prefill) {
+            fetch_unit(c, &next, (int32_t)((u + 1) % units));
         }
-        if (c->prefill) {
+        if (live && c->prefill) {
             cache->kernels->prefill_unit(&c->call, &row, (int32_t)(u % units), scratch);
-        } else {
+        } else if (live) {
             cache->kernels->decode_unit(&c->call, &row, (int32_t)(u % units), scratch);
         }
+        row = next;
+        live = next_live;
     }
 }
 
@@ -220,36 +302,31 @@ static void count_row(rssm_cache *cache, const rssm_row *row) {
                             conv_bytes(g, row->tokens);
 }
 
-/* Every unit has run: the layer's checkpoints stand where the step put them. */
-static void mark_done(const layer_call *c) {
+/* Every unit of a row has run: the layer's checkpoint stands where the step put it. */
+static void mark_done(const layer_call *c, const rssm_row *row) {
     rssm_cache *cache = c->cache;
-    for (int32_t index = 0; index < c->batch.rows; index++) {
-        rssm_row row;
-        if (!make_row(c, index, &row) || row.cursor == NULL) {
-            continue;
-        }
-        if (c->prefill) {
-            cache->row_steps++;
-            cache->flushes++;
-            row.layer->checkpoint = row.cursor->position + row.tokens;
-        } else {
-            count_row(cache, &row);
-            row.layer->checkpoint += row.fold;
-        }
-        row.layer->serial = row.cursor->serial;
-        row.layer->busy = 0;
+    if (c->prefill) {
+        cache->row_steps++;
+        cache->flushes++;
+        row->layer->checkpoint = row->cursor->position + row->tokens;
+    } else {
+        count_row(cache, row);
+        row->layer->checkpoint += row->fold;
     }
+    row->layer->serial = row->cursor->serial;
+    row->layer->begun = 0;
+    row->layer->ended = 0;
 }
 
 static rssm_status run_layer(rssm_cache *cache, int32_t layer, const rssm_batch *batch, const rssm_layer_inputs *inputs,
                              const rssm_output *out, bool prefill) {
     layer_call c;
-    RSSM_TRY(prepare_call(&c, cache, layer, batch, inputs, out, prefill));
+    RSSM_TRY(prepare_call(&c, cache, layer, batch, inputs, out, prefill, true));
     int32_t threads = cache->context->desc.threads;
     RSSM_TRY(rssm_cache_prepare(cache, c.batch.rows, threads));
     c.pieces = c.units < threads ? c.units : threads;
     rssm_parallel(cache->context, c.pieces, run_piece, &c);
-    mark_done(&c);
+    for_live_rows(&c, mark_done);
     return RSSM_OK;
 }
 
@@ -266,30 +343,30 @@ rssm_status rssm_cache_prefill(rssm_cache *cache, int32_t layer, const rssm_batc
 }
 
 /* Slots that some part has worked on cannot be given up half-folded: begin looks at this mark. */
-static void mark_busy(const layer_call *c) {
-    for (int32_t index = 0; index < c->batch.rows; index++) {
-        rssm_row row;
-        if (make_row(c, index, &row) && row.cursor != NULL) {
-            row.layer->busy = row.cursor->serial;
-        }
+static void mark_begun(const layer_call *c, const rssm_row *row) {
+    (void)c;
+    row->layer->begun = 1;
+}
+
+/* Counted by row, so that the parts of several open batches do not mix. */
+static void mark_ended(const layer_call *c, const rssm_row *row) {
+    if ((int64_t)atomic_fetch_add(&row->layer->ended, 1) + 1 == c->pieces) {
+        mark_done(c, row);
     }
 }
 
 rssm_status rssm_cache_decode_part(rssm_cache *cache, int32_t layer, const rssm_batch *batch,
                                    const rssm_layer_inputs *inputs, const rssm_output *out, int32_t part, int32_t parts) {
     layer_call c;
-    RSSM_TRY(prepare_call(&c, cache, layer, batch, inputs, out, false));
+    RSSM_TRY(prepare_call(&c, cache, layer, batch, inputs, out, false, false));
     if (parts < 1 || parts > cache->scratch_parts || part < 0 || part >= parts) {
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
                          "part is %d of %d; parts goes to %d (see rssm_cache_prepare()), part to parts - 1", (int)part,
                          (int)parts, (int)cache->scratch_parts);
     }
     c.pieces = parts;
-    mark_busy(&c);
+    for_live_rows(&c, mark_begun);
     run_piece(&c, part);
-    if (atomic_fetch_add(&cache->parts_done[layer], 1) + 1 == parts) {
-        atomic_store(&cache->parts_done[layer], 0);
-        mark_done(&c);
-    }
+    for_live_rows(&c, mark_ended);
     return RSSM_OK;
 }

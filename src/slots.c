@@ -165,6 +165,7 @@ rssm_status rssm_cache_flush(rssm_cache *cache, int64_t count, const int32_t *sl
             rssm_fold_layer(cache, layer, slots[i], position, rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, slots[i]));
             lc->checkpoint = position > lc->checkpoint ? position : lc->checkpoint;
         }
+        rssm_cursor_retire(rssm_cursor_at(cache, slots[i]), &cache->geometry.rows, position);
     }
     return RSSM_OK;
 }
@@ -181,12 +182,17 @@ rssm_status rssm_settle(rssm_cache *cache, int64_t slot) {
     if (cursor->step == RSSM_STEP_WHOLE && least == cursor->position + cursor->pending) {
         rssm_cursor_commit_whole(cursor, &cache->geometry.rows);
     }
-    if (most > cursor->position) {
+    bool torn = most > cursor->position;
+    for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
+        torn = torn || rssm_layer_torn(cursor, rssm_layer_cursor_at(cache, layer, slot));
+    }
+    if (torn) {
         return rssm_fail(cache->context, RSSM_ERROR_STATE,
-                         "slot %lld has an open step of %d tokens that some layers have taken into their checkpoints and "
-                         "others have not",
+                         "slot %lld has an open step of %d tokens that some layers, or parts of one, have taken into "
+                         "their checkpoints and others have not",
                          (long long)slot, (int)cursor->pending);
     }
+    rssm_cursor_retire(cursor, &cache->geometry.rows, least);
     return RSSM_OK;
 }
 

@@ -108,6 +108,11 @@ static rssm_status check_row(rssm_cache *cache, const rssm_batch *batch, int32_t
     return RSSM_OK;
 }
 
+bool rssm_layer_torn(const rssm_cursor *cursor, const rssm_layer_cursor *lc) {
+    return lc->begun && cursor->step != RSSM_STEP_NONE && lc->serial != cursor->serial &&
+           (cursor->step == RSSM_STEP_WHOLE || lc->checkpoint < cursor->target);
+}
+
 /* How far the layers got with the last step of a slot. */
 typedef struct progress {
     int32_t done;    /* layers that ran it */
@@ -125,10 +130,7 @@ static progress layer_progress(const rssm_cache *cache, int64_t slot) {
             continue;
         }
         p.missing = layer;
-        /* parts that had nothing to fold changed no checkpoint and lose nothing */
-        if (lc->busy == cursor->serial && (cursor->step == RSSM_STEP_WHOLE || lc->checkpoint < cursor->target)) {
-            p.partial++;
-        }
+        p.partial += rssm_layer_torn(cursor, lc);
     }
     return p;
 }
@@ -171,6 +173,10 @@ static void commit(rssm_cache *cache, int64_t slot, int32_t accepted) {
 static void plan(rssm_cache *cache, const rssm_batch *batch, int32_t row, int32_t window) {
     int32_t slot = rssm_batch_slot(batch, row), tokens = rssm_batch_tokens(batch, row);
     rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
+        rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, layer, slot);
+        *lc = (rssm_layer_cursor){.checkpoint = lc->checkpoint, .serial = lc->serial};
+    }
     if (tokens == 0) {
         rssm_cursor_open(cursor, RSSM_STEP_NONE, 0, rssm_cursor_base(cursor), cache->serial);
         return;
@@ -211,9 +217,6 @@ rssm_status rssm_cache_begin(rssm_cache *cache, const rssm_batch *batch, const i
     cache->serial++;
     cache->info.steps++;
     cache->info.window = rssm_effective_window(cache, live);
-    for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
-        cache->parts_done[layer] = 0;
-    }
     for (int32_t row = 0; row < b.rows; row++) {
         if (!rssm_is_padding(cache, rssm_batch_slot(&b, row))) {
             commit(cache, rssm_batch_slot(&b, row), accepted != NULL ? accepted[row] : 0);

@@ -41,7 +41,7 @@ static void append_records(const span *s, int32_t g, float *scratch) {
         token_gates(s, g, t, alpha + (int64_t)t * padded_ratio, beta + (int64_t)t * padded_ratio);
     }
     for (int32_t i = 0; i < geo->ratio; i++) {
-        int32_t hv = value_head(geo, g, i);
+        int32_t hv = rssm_value_head(geo, g, i);
         float *v = scratch + geo->scratch.v + (int64_t)i * RSSM_SCAN_TOKENS * geo->padded_v;
         head_values(s, tensor_v(s->call, hv), v);
         for (int32_t t = 0; t < s->n; t++) {
@@ -148,7 +148,7 @@ static void walk_vector(const window *w, const float *q, int32_t newest, float *
             if (w->delta) {
                 x = v16_fma(minus, v16_load(key + 16 * b), x);
             }
-            v16_store(r + 16 * b, v16_mul(alpha_of(w, j, b), x));
+            v16_store(r + 16 * b, v16_mul(alpha_of(w, w->vector_decay, j, b), x));
         }
     }
 }
@@ -181,12 +181,11 @@ static void gram_products(const window *w, const float *q, int32_t queries, int3
 static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *scratch, float *y) {
     const rssm_geometry *geo = s->call->geometry;
     const rssm_row *row = s->row;
-    const int32_t hv = value_head(geo, g, i), ld = geo->rows.records;
+    const int32_t hv = rssm_value_head(geo, g, i), ld = geo->rows.records;
     const void *value[RSSM_ROWS_MAX];
     float *r = scratch + geo->scratch.r, *c = scratch + geo->scratch.c;
     const float *q = scratch + geo->scratch.q, *gram = scratch + geo->scratch.gram;
     float *state = row->checkpoint + (int64_t)hv * geo->d_v * geo->d_k;
-    prefetch_tile(state, 16, geo->d_k);
     gather_head(geo, s->call->constants, row, g * geo->ratio + i, hv, row->first, n,
                 scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
     window all = head_window(geo, scratch, value, n);
@@ -224,7 +223,7 @@ static void decode_group(const span *s, int32_t g, float *scratch, float *y) {
     append_records(s, g, scratch);
     if (geo->vector_decay) {
         for (int32_t i = 0; i < geo->ratio; i++) {
-            append_decay(s, g * geo->ratio + i, value_head(geo, g, i), scratch);
+            append_decay(s, g * geo->ratio + i, rssm_value_head(geo, g, i), scratch);
         }
     }
     gather_keys(geo, row, g, row->first, n, scratch + geo->scratch.window_key);
@@ -244,7 +243,7 @@ static void decode_group(const span *s, int32_t g, float *scratch, float *y) {
         append_conv(s, tensor_q(s->call, g));
         append_conv(s, tensor_k(s->call, g));
         for (int32_t i = 0; i < geo->ratio; i++) {
-            append_conv(s, tensor_v(s->call, value_head(geo, g, i)));
+            append_conv(s, tensor_v(s->call, rssm_value_head(geo, g, i)));
         }
     }
 }
@@ -272,7 +271,7 @@ static void fold_unit(const rssm_fold *fold, int32_t unit, float *scratch) {
         int32_t g = unit * geo->unit_keys + key;
         gather_keys(geo, fold->row, g, fold->row->first, fold->count, scratch + geo->scratch.window_key);
         for (int32_t i = 0; i < geo->ratio; i++) {
-            int32_t hv = value_head(geo, g, i);
+            int32_t hv = rssm_value_head(geo, g, i);
             gather_head(geo, fold->constants, fold->row, g * geo->ratio + i, hv, fold->row->first, fold->count,
                         scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
             window w = head_window(geo, scratch, value, fold->count);

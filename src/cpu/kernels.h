@@ -118,6 +118,11 @@ typedef struct rssm_kernels {
 
 /* The newest variant that these RSSM_ISA_* bits allow. */
 const rssm_kernels *rssm_kernels_select(uint64_t isa);
+/* The value head i of key head g. */
+static inline int32_t rssm_value_head(const rssm_geometry *geo, int32_t g, int32_t i) {
+    return geo->modulo ? g + i * geo->key_heads : g * geo->ratio + i;
+}
+
 /* Lays out the scratch of a geometry whose other fields are set. */
 void rssm_layout_scratch(rssm_geometry *geometry);
 /* "gdn_decode_avx512_f32_bf16"; static storage. */

@@ -33,7 +33,7 @@ static inline int32_t unit_head(const rssm_geometry *geo, int32_t unit, int32_t 
     return unit * geo->unit_values + j;
 }
 static inline int32_t input_head(const rssm_geometry *geo, int32_t h) {
-    return value_head(geo, h / geo->ratio, h % geo->ratio);
+    return rssm_value_head(geo, h / geo->ratio, h % geo->ratio);
 }
 
 /* One token of `heads` heads from the unit's jth on, which share an RMS statistic. y of head j lies

@@ -19,7 +19,7 @@ static void span_gates(const span *s, int32_t g, float *scratch) {
                 head_alpha[at] = alpha[i];
                 continue;
             }
-            const void *decay = view_at(&s->call->inputs->decay, s->row->token + s->offset + t, value_head(geo, g, i),
+            const void *decay = view_at(&s->call->inputs->decay, s->row->token + s->offset + t, rssm_value_head(geo, g, i),
                                         s->call->gate_bf16);
             decay_vector(geo, s->call->constants, g * geo->ratio + i, decay, s->call->gate_bf16,
                          head_alpha + at * geo->padded_k);
@@ -45,7 +45,7 @@ static void prefill_group(const span *s, int32_t g, float *scratch, float *y) {
         const float *v[16], *alpha[16], *beta[16];
         int32_t heads = geo->ratio - first < 16 ? geo->ratio - first : 16;
         for (int32_t i = 0; i < heads; i++) {
-            int32_t hv = value_head(geo, g, first + i);
+            int32_t hv = rssm_value_head(geo, g, first + i);
             float *values = scratch + geo->scratch.v + (first + i) * head_ld;
             head_values(s, tensor_v(s->call, hv), values);
             state[i] = s->row->checkpoint + (int64_t)hv * geo->d_v * geo->d_k;
@@ -116,7 +116,7 @@ static void prefill_unit(const rssm_call *call, const rssm_row *row, int32_t uni
         leave_conv(&whole, tensor_q(call, g), scratch);
         leave_conv(&whole, tensor_k(call, g), scratch);
         for (int32_t i = 0; i < geo->ratio; i++) {
-            leave_conv(&whole, tensor_v(call, value_head(geo, g, i)), scratch);
+            leave_conv(&whole, tensor_v(call, rssm_value_head(geo, g, i)), scratch);
         }
     }
 }

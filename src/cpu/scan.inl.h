@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The chunked scan. The tokens of a call are cut into chunks, and the recurrence is written out over one chunk: with S
- * the state before it, a_t the product of its decays up to token t, and d_ts the product of those of tokens s+1..t,
+ * The chunked scan. The tokens of a call are cut into chunks, and the recurrence is written out over one chunk:
+ * with S the state before it, a_t the product of its decays up to token t, and d_ts the product of those of
+ * tokens s+1..t,
  *
  *     u_t = beta_t (v_t - delta (S (a_t k_t) + sum_{s<t} u_s (k_s . d_ts k_t)))      by forward substitution
  *     y_t = S (a_t q_t) + sum_{s<=t} u_s (k_s . d_ts q_t)
  *     S  <- S a_n + sum_s u_s (d_ns k_s)^T
  *
- * Rows of the state never meet. A tile of 16 m rows goes through all chunks while it lies in the first-level cache,
- * transposed: a vector holds one column of 16 rows, and each product takes its other factor as a broadcast scalar from
- * where it lies already, so that nothing but the tile is ever packed. The weights between tokens are worked out first,
- * once for all rows. Every decay is a product of decays along the walk (no logarithm, no division): 0 and 1 are
- * nothing special.
+ * Rows of the state never meet. A tile of 16 m rows goes through all chunks while it lies in the first-level
+ * cache, transposed: a vector holds one column of 16 rows, and each product takes its other factor as a
+ * broadcast scalar from where it lies already, so that nothing but the tile is ever packed. The weights between
+ * tokens are worked out first, once for all rows. Every decay is a product of decays along the walk (no
+ * logarithm, no division): 0 and 1 are nothing special.
  *
  * A call of few tokens would not pay for the transposition: it walks the recurrence itself.
  */
@@ -23,24 +24,17 @@
 #include <string.h>
 
 #include "cpu/scan.h"
+#include "cpu/scan_ops.h"
 #include "cpu/vec.h"
 
-#ifndef SCAN_TILE_VECTORS
-#define SCAN_TILE_VECTORS 2
-#endif
-#ifndef SCAN_WALK
-#define SCAN_WALK 3
-#endif
-
 enum {
-    SCAN_CHUNK = 16,                                 /* tokens: one vector of weights */
-    SCAN_CHUNKS = RSSM_SCAN_TOKENS / SCAN_CHUNK,     /* of a call */
-    SCAN_VECTORS = SCAN_TILE_VECTORS,                /* of a tile at most: 16 KB at d_k = 128 */
-    SCAN_COLUMNS = 8,                                /* times SCAN_VECTORS accumulators fill the registers */
-    SCAN_WALK_TOKENS = SCAN_WALK                     /* calls up to this long walk */
+    SCAN_CHUNK = 16,                             /* tokens: one vector of weights */
+    SCAN_CHUNKS = RSSM_SCAN_TOKENS / SCAN_CHUNK, /* of a call */
+    SCAN_VECTORS = 2,                            /* of a tile at most: 16 KB at d_k = 128 */
+    SCAN_COLUMNS = 8,                            /* times SCAN_VECTORS: the accumulators of a block */
+    SCAN_WALK_DELTA = 3,                         /* calls of at most so many tokens walk */
+    SCAN_WALK_MAMBA2 = 6
 };
-
-#define SCAN_INLINE static inline __attribute__((always_inline))
 
 /* One chunk of one head. Weights are [s][t], the entries that the formulas do not name being arbitrary. */
 typedef struct scan_chunk {
@@ -57,14 +51,15 @@ typedef struct scan_chunk {
 
 typedef struct scan_work {
     const rssm_scan *scan;
-    int32_t row;      /* padded d_k */
+    int32_t row; /* padded d_k */
     int32_t chunks;
-    float *tile;      /* [padded d_k][16 m] */
-    float *read;      /* [2 SCAN_CHUNK][16 m]: S (a_t k_t) for the delta rule, then S (a_t q_t) */
-    float *u;         /* [SCAN_CHUNK][16 m] */
-    float *block;     /* [16][16] */
-    float *ones;      /* [padded d_k], vector decay only, as the next three, [RSSM_SCAN_TOKENS][padded d_k] */
-    float *k, *q, *late;
+    float *tile;            /* [padded d_k][16 m] */
+    float *read;            /* [2 SCAN_CHUNK][16 m]: S (a_t k_t) for the delta rule, then S (a_t q_t) */
+    float *u;               /* [SCAN_CHUNK][16 m] */
+    float *block;           /* [16][16] */
+    float *fill_k, *fill_q; /* [SCAN_CHUNK][padded d_k]: rows of a chunk that has fewer */
+    float *alpha;           /* [SCAN_CHUNK][padded d_k], vector decay only, as the next three */
+    float *k, *q, *late;    /* [RSSM_SCAN_TOKENS][padded d_k] */
     scan_chunk chunk[SCAN_CHUNKS];
 } scan_work;
 
@@ -72,42 +67,11 @@ static inline int32_t scan_min(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-/* ---- Transposition ------------------------------------------------------------------------------------- */
+/* ---- The state's tiles ------------------------------------------------------------------------------------
+ */
 
-/* to[j][i] = from[i][j] for a block of 16 x 16; row strides in floats. */
-#if defined(RSSM_VARIANT_AVX512)
-static inline void scan_transpose(float *to, ptrdiff_t to_stride, const float *from, ptrdiff_t from_stride) {
-    for (int j = 0; j < 16; j += 4) {
-        __m512 x[4]; /* x[i]: columns j..j+3 of rows i, i+4, i+8, i+12 */
-        for (int i = 0; i < 4; i++) {
-            const float *p = from + i * from_stride + j;
-            x[i] = _mm512_castps128_ps512(_mm_loadu_ps(p));
-            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(p + 4 * from_stride), 1);
-            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(p + 8 * from_stride), 2);
-            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(p + 12 * from_stride), 3);
-        }
-        __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(x[0], x[1]));
-        __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(x[0], x[1]));
-        __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(x[2], x[3]));
-        __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(x[2], x[3]));
-        float *out = to + j * to_stride;
-        v16_store(out, _mm512_castpd_ps(_mm512_unpacklo_pd(a, c)));
-        v16_store(out + to_stride, _mm512_castpd_ps(_mm512_unpackhi_pd(a, c)));
-        v16_store(out + 2 * to_stride, _mm512_castpd_ps(_mm512_unpacklo_pd(b, d)));
-        v16_store(out + 3 * to_stride, _mm512_castpd_ps(_mm512_unpackhi_pd(b, d)));
-    }
-}
-#else
-static inline void scan_transpose(float *to, ptrdiff_t to_stride, const float *from, ptrdiff_t from_stride) {
-    for (int j = 0; j < 16; j++) {
-        for (int i = 0; i < 16; i++) {
-            to[j * to_stride + i] = from[i * from_stride + j];
-        }
-    }
-}
-#endif
-
-/* Rows [row, row + 16 m) of the state into the tile; rows and columns that the state does not have become zero. */
+/* Rows [row, row + 16 m) of the state into the tile; rows and columns that the state does not have become zero.
+ */
 static void scan_take(const scan_work *w, const float *state, int32_t row, int m) {
     int32_t d_k = w->scan->d_k, width = 16 * m;
     for (int32_t v = 0; v < m; v++) {
@@ -148,44 +112,43 @@ static void scan_give(const scan_work *w, float *state, int32_t row, int m) {
 
 /* ---- Weights between tokens ----------------------------------------------------------------------------- */
 
-/* The rows that a chunk's tokens use; tokens past its end repeat the last row, and decay by nothing. */
+/* The rows of a chunk, SCAN_CHUNK of them each, padded d_k apart. Past the chunk's end keys and queries are
+   zero and decays 1. */
 typedef struct scan_rows {
-    const float *k[SCAN_CHUNK], *q[SCAN_CHUNK], *alpha[SCAN_CHUNK];
+    const float *k, *q, *alpha;
 } scan_rows;
 
 /*
- * Products of the keys s, s+1 with the keys and queries t..t+3: kk[s][t] = k_s . d_ts k_t, kq[s][t] = k_s . d_ts q_t.
- * With `decays` the two keys walk along, in late: they come decayed to t-1 and leave decayed to t+3. `lead` is s - t
- * where the walk starts among these tokens, else -2.
+ * Products of the keys s, s+1 with the keys and queries t..t+3: kk[s][t] = k_s . d_ts k_t, kq[s][t] = k_s .
+ * d_ts q_t. With `decays` the two keys walk along, in late [2][padded d_k]: they come decayed to t-1 and leave
+ * decayed to t+3. `lead` is s - t where the walk starts among these tokens, else -2.
  */
-SCAN_INLINE void scan_pairs(const int decays, const int delta, const int lead, const scan_work *w,
-                            const scan_rows *rows, int32_t s, int32_t t, float *late, float *kk, float *kq) {
+RSSM_INLINE void scan_pairs(const int decays, const int lead, int32_t row, const scan_rows *rows, int32_t s,
+                            int32_t t, float *late, float *kk, float *kq) {
     v16 p[16]; /* [k, q][s][t] */
     for (int i = 0; i < 16; i++) {
         p[i] = v16_zero();
     }
-    int walking = decays && lead < 0;
-    const float *key0 = walking ? late : rows->k[s], *key1 = walking ? late + w->row : rows->k[s + 1];
-    for (int32_t c = 0; c < w->row; c += 16) {
-        v16 k0 = v16_load(key0 + c), k1 = v16_load(key1 + c);
+    const float *key = decays && lead < 0 ? late : rows->k + s * row;
+    const float *keys = rows->k + t * row, *queries = rows->q + t * row,
+                *alpha = decays ? rows->alpha + t * row : NULL;
+    for (int32_t c = 0; c < row; c += 16) {
+        v16 k0 = v16_load(key + c), k1 = v16_load(key + row + c);
         for (int i = 0; i < 4; i++) {
             if (decays) {
-                v16 alpha = v16_load_n(rows->alpha[t + i] + c, scan_min(16, w->scan->d_k - c));
-                k0 = i > lead ? v16_mul(k0, alpha) : k0;
-                k1 = i > lead + 1 ? v16_mul(k1, alpha) : k1;
+                v16 a = v16_load(alpha + i * row + c);
+                k0 = i > lead ? v16_mul(k0, a) : k0;
+                k1 = i > lead + 1 ? v16_mul(k1, a) : k1;
             }
-            if (delta) {
-                v16 k = v16_load(rows->k[t + i] + c);
-                p[i] = v16_fma(k0, k, p[i]);
-                p[4 + i] = v16_fma(k1, k, p[4 + i]);
-            }
-            v16 q = v16_load(rows->q[t + i] + c);
+            v16 k = v16_load(keys + i * row + c), q = v16_load(queries + i * row + c);
+            p[i] = v16_fma(k0, k, p[i]);
+            p[4 + i] = v16_fma(k1, k, p[4 + i]);
             p[8 + i] = v16_fma(k0, q, p[8 + i]);
             p[12 + i] = v16_fma(k1, q, p[12 + i]);
         }
         if (decays) {
             v16_store(late + c, k0);
-            v16_store(late + w->row + c, k1);
+            v16_store(late + row + c, k1);
         }
     }
     float sums[16];
@@ -196,44 +159,42 @@ SCAN_INLINE void scan_pairs(const int decays, const int delta, const int lead, c
     }
 }
 
-/* All pairs s <= t of a chunk. late [tokens][padded d_k] is written where keys decay. */
-SCAN_INLINE void scan_weigh(const int decays, const int delta, const scan_work *w, const scan_rows *rows, int32_t tokens,
-                            float *late, float *kk, float *kq) {
+/* All pairs s <= t of a chunk. late [SCAN_CHUNK][padded d_k] is written where keys decay. */
+RSSM_INLINE void scan_weigh(const int decays, int32_t row, const scan_rows *rows, int32_t tokens, float *late,
+                            float *kk, float *kq) {
     for (int32_t s = 0; s < tokens; s += 2) {
-        float *walk = decays ? late + s * w->row : NULL;
+        float *walk = decays ? late + s * row : NULL;
         int32_t t = s & ~3;
         if (s & 2) {
-            scan_pairs(decays, delta, 2, w, rows, s, t, walk, kk, kq);
+            scan_pairs(decays, 2, row, rows, s, t, walk, kk, kq);
         } else {
-            scan_pairs(decays, delta, 0, w, rows, s, t, walk, kk, kq);
+            scan_pairs(decays, 0, row, rows, s, t, walk, kk, kq);
         }
         for (t += 4; t < tokens; t += 4) {
-            scan_pairs(decays, delta, -2, w, rows, s, t, walk, kk, kq);
+            scan_pairs(decays, -2, row, rows, s, t, walk, kk, kq);
         }
     }
 }
 
-static scan_rows scan_rows_of(const scan_work *w, const scan_chunk *chunk, const float *alpha) {
-    scan_rows rows;
-    for (int32_t t = 0; t < SCAN_CHUNK; t++) {
-        ptrdiff_t at = (ptrdiff_t)(chunk->first + scan_min(t, chunk->tokens - 1)) * w->row;
-        rows.k[t] = w->scan->k + at;
-        rows.q[t] = w->scan->q + at;
-        rows.alpha[t] = t < chunk->tokens && alpha ? alpha + at : w->ones;
+/* A chunk's rows of x: where they lie, or copied and filled up. */
+static const float *scan_filled(const scan_work *w, const scan_chunk *chunk, const float *x, float *copy) {
+    size_t floats = (size_t)chunk->tokens * (size_t)w->row;
+    x += (ptrdiff_t)chunk->first * w->row;
+    if (chunk->tokens == SCAN_CHUNK) {
+        return x;
     }
-    return rows;
+    memcpy(copy, x, floats * sizeof *x);
+    memset(copy + floats, 0, ((size_t)SCAN_CHUNK * (size_t)w->row - floats) * sizeof *x);
+    return copy;
 }
 
 /* What the heads of a scalar decay share. */
 static void scan_share(const scan_work *w) {
     for (int32_t i = 0; i < w->chunks; i++) {
         const scan_chunk *chunk = &w->chunk[i];
-        scan_rows rows = scan_rows_of(w, chunk, NULL);
-        if (w->scan->delta) {
-            scan_weigh(0, 1, w, &rows, chunk->tokens, NULL, chunk->kk, chunk->kq);
-        } else {
-            scan_weigh(0, 0, w, &rows, chunk->tokens, NULL, chunk->kk, chunk->kq);
-        }
+        scan_rows rows = {scan_filled(w, chunk, w->scan->k, w->fill_k),
+                          scan_filled(w, chunk, w->scan->q, w->fill_q), NULL};
+        scan_weigh(0, w->row, &rows, chunk->tokens, NULL, chunk->kk, chunk->kq);
     }
 }
 
@@ -260,24 +221,37 @@ static void scan_scalar_decay(const scan_work *w, scan_chunk *chunk, const float
     }
 }
 
+/* As scan_filled, for decays, whose padding may hold anything. */
+static void scan_fill_alpha(const scan_work *w, const scan_chunk *chunk, const float *alpha) {
+    for (int32_t t = 0; t < SCAN_CHUNK; t++) {
+        for (int32_t c = 0; c < w->row; c += 16) {
+            const float *from = alpha + t * w->row + c;
+            int lanes = scan_min(16, w->scan->d_k - c);
+            v16_store(w->alpha + t * w->row + c, t < chunk->tokens ? v16_load_n(from, lanes) : v16_set1(1.0f));
+        }
+    }
+}
+
 static void scan_vector_decay(const scan_work *w, scan_chunk *chunk, const float *alpha, const float *beta) {
     ptrdiff_t at = (ptrdiff_t)chunk->first * w->row;
     float *k = w->k + at, *q = w->q + at;
-    scan_rows rows = scan_rows_of(w, chunk, alpha);
-    for (int32_t c = 0; c < w->row; c += 16) {
-        v16 a = v16_set1(1.0f);
-        for (int32_t t = 0; t < chunk->tokens; t++) {
-            a = v16_mul(a, v16_load_n(rows.alpha[t] + c, scan_min(16, w->scan->d_k - c)));
-            v16_store(k + t * w->row + c, v16_mul(a, v16_load(rows.k[t] + c)));
-            v16_store(q + t * w->row + c, v16_mul(a, v16_load(rows.q[t] + c)));
+    scan_rows rows = {scan_filled(w, chunk, w->scan->k, w->fill_k),
+                      scan_filled(w, chunk, w->scan->q, w->fill_q), alpha + at};
+    if (chunk->tokens < SCAN_CHUNK || w->row > w->scan->d_k) {
+        scan_fill_alpha(w, chunk, alpha + at);
+        rows.alpha = w->alpha;
+    }
+    for (int32_t t = 0; t < chunk->tokens; t++) {
+        for (int32_t c = 0; c < w->row; c += 16) {
+            ptrdiff_t i = t * w->row + c;
+            v16 product = v16_load(rows.alpha + i);
+            product = t > 0 ? v16_mul(v16_load(chunk->decay + c), product) : product;
+            v16_store(chunk->decay + c, product);
+            v16_store(k + i, v16_mul(product, v16_load(rows.k + i)));
+            v16_store(q + i, v16_mul(product, v16_load(rows.q + i)));
         }
-        v16_store(chunk->decay + c, a);
     }
-    if (w->scan->delta) {
-        scan_weigh(1, 1, w, &rows, chunk->tokens, w->late + at, chunk->minus, chunk->mix);
-    } else {
-        scan_weigh(1, 0, w, &rows, chunk->tokens, w->late + at, chunk->minus, chunk->mix);
-    }
+    scan_weigh(1, w->row, &rows, chunk->tokens, w->late + at, chunk->minus, chunk->mix);
     v16 minus_beta = v16_neg(v16_load_n(beta, chunk->tokens));
     for (int32_t s = 0; s < chunk->tokens; s++) {
         float *minus = chunk->minus + s * SCAN_CHUNK;
@@ -290,7 +264,7 @@ static void scan_vector_decay(const scan_work *w, scan_chunk *chunk, const float
 /* ---- One tile through one chunk, m vectors wide ---------------------------------------------------------- */
 
 /* out[j] = tile . x[j] for SCAN_COLUMNS vectors x[j] over d_k. */
-SCAN_INLINE void scan_read(const int m, const scan_work *w, const float *const *x, float *out) {
+RSSM_INLINE void scan_read(const int m, const scan_work *w, const float *const *x, float *out) {
     v16 sum[SCAN_COLUMNS][SCAN_VECTORS];
     for (int j = 0; j < SCAN_COLUMNS; j++) {
         for (int v = 0; v < m; v++) {
@@ -318,7 +292,7 @@ SCAN_INLINE void scan_read(const int m, const scan_work *w, const float *const *
 }
 
 /* S (a_t k_t) and S (a_t q_t) of a chunk. */
-SCAN_INLINE void scan_read_all(const int m, const scan_work *w, const scan_chunk *chunk) {
+RSSM_INLINE void scan_read_all(const int m, const scan_work *w, const scan_chunk *chunk) {
     const float *x[2 * SCAN_CHUNK + SCAN_COLUMNS];
     int32_t n = 0;
     for (int32_t t = 0; t < chunk->tokens && w->scan->delta; t++) {
@@ -335,9 +309,9 @@ SCAN_INLINE void scan_read_all(const int m, const scan_work *w, const scan_chunk
     }
 }
 
-/* Four tokens from t on: their u is final up to the part of their own four; token t + i becomes final, and its share is
-   added to those after it and to the outputs. */
-SCAN_INLINE void scan_settle(const int m, const int delta, const int i, const scan_chunk *chunk, int32_t t,
+/* Four tokens from t on: their u is final up to the part of their own four; token t + i becomes final, and its
+   share is added to those after it and to the outputs. */
+RSSM_INLINE void scan_settle(const int m, const int delta, const int i, const scan_chunk *chunk, int32_t t,
                              v16 (*u)[SCAN_VECTORS], v16 (*y)[SCAN_VECTORS]) {
     const float *minus = chunk->minus + (t + i) * SCAN_CHUNK + t, *mix = chunk->mix + (t + i) * SCAN_CHUNK + t;
     for (int j = i; j < 4; j++) {
@@ -351,7 +325,7 @@ SCAN_INLINE void scan_settle(const int m, const int delta, const int i, const sc
 }
 
 /* u and y of tokens t..t+3 of a chunk, for rows [row, row + 16 m) of the head. */
-SCAN_INLINE void scan_four(const int m, const int delta, const scan_work *w, const scan_chunk *chunk, int32_t t,
+RSSM_INLINE void scan_four(const int m, const int delta, const scan_work *w, const scan_chunk *chunk, int32_t t,
                            int32_t head, int32_t row) {
     v16 u[4][SCAN_VECTORS], y[4][SCAN_VECTORS];
     int32_t d_v = rssm_padded(w->scan->d_v), width = 16 * m, last = chunk->tokens - 1;
@@ -398,7 +372,7 @@ SCAN_INLINE void scan_four(const int m, const int delta, const scan_work *w, con
 }
 
 /* state[j] += key[j] u for SCAN_COLUMNS columns of the state. */
-SCAN_INLINE void scan_add(const int m, const float *u, const float *key, v16 (*state)[SCAN_VECTORS]) {
+RSSM_INLINE void scan_add(const int m, const float *u, const float *key, v16 (*state)[SCAN_VECTORS]) {
     v16 x[SCAN_VECTORS];
     for (int v = 0; v < m; v++) {
         x[v] = v16_load(u + 16 * v);
@@ -412,7 +386,7 @@ SCAN_INLINE void scan_add(const int m, const float *u, const float *key, v16 (*s
 }
 
 /* Tile <- tile a_n + sum_s u_s (d_ns k_s)^T. */
-SCAN_INLINE void scan_update(const int m, const scan_work *w, const scan_chunk *chunk) {
+RSSM_INLINE void scan_update(const int m, const scan_work *w, const scan_chunk *chunk) {
     int32_t width = 16 * m, row = w->row, tokens = chunk->tokens;
     for (int32_t s = 0; s < tokens; s++) {
         for (int v = 0; v < m; v++) {
@@ -442,7 +416,7 @@ SCAN_INLINE void scan_update(const int m, const scan_work *w, const scan_chunk *
     }
 }
 
-SCAN_INLINE void scan_tile(const int m, const scan_work *w, int32_t head, int32_t row) {
+RSSM_INLINE void scan_tile(const int m, const scan_work *w, int32_t head, int32_t row) {
     scan_take(w, w->scan->state[head], row, m);
     for (int32_t i = 0; i < w->chunks; i++) {
         const scan_chunk *chunk = &w->chunk[i];
@@ -473,12 +447,10 @@ static void scan_head(scan_work *w, int32_t head) {
     int32_t left = rssm_padded(scan->d_v) / 16, row = 0;
     for (int32_t tiles = (left + SCAN_VECTORS - 1) / SCAN_VECTORS; tiles > 0; tiles--) {
         int32_t m = (left + tiles - 1) / tiles;
-        switch (m) {
-        case 1: scan_tile(1, w, head, row); break;
-        case 2: scan_tile(2, w, head, row); break;
-#if SCAN_TILE_VECTORS > 2
-        case 3: scan_tile(3, w, head, row); break;
-#endif
+        if (m == 1) {
+            scan_tile(1, w, head, row);
+        } else {
+            scan_tile(2, w, head, row);
         }
         left -= m;
         row += 16 * m;
@@ -487,8 +459,9 @@ static void scan_head(scan_work *w, int32_t head) {
 
 /* ---- Token by token -------------------------------------------------------------------------------------- */
 
-SCAN_INLINE v16 scan_alpha(const rssm_scan *scan, const float *alpha, int32_t t, int32_t c, int32_t lanes) {
-    return scan->vector_decay ? v16_load_n(alpha + (ptrdiff_t)t * rssm_padded(scan->d_k) + c, lanes) : v16_set1(alpha[t]);
+RSSM_INLINE v16 scan_alpha(const rssm_scan *scan, const float *alpha, int32_t t, int32_t c, int32_t lanes) {
+    return scan->vector_decay ? v16_load_n(alpha + (ptrdiff_t)t * rssm_padded(scan->d_k) + c, lanes)
+                              : v16_set1(alpha[t]);
 }
 
 /* One token on 16 rows of the state, whose u comes in as v. */
@@ -554,14 +527,13 @@ static void scan_lay_out(scan_work *w) {
     w->read = scan_part(&free, 2 * SCAN_CHUNK * 16 * SCAN_VECTORS);
     w->u = scan_part(&free, SCAN_CHUNK * 16 * SCAN_VECTORS);
     w->block = scan_part(&free, 16 * 16);
+    w->fill_k = scan_part(&free, SCAN_CHUNK * w->row);
+    w->fill_q = scan_part(&free, SCAN_CHUNK * w->row);
     if (scan->vector_decay) {
-        w->ones = scan_part(&free, w->row);
+        w->alpha = scan_part(&free, SCAN_CHUNK * w->row);
         w->k = scan_part(&free, RSSM_SCAN_TOKENS * w->row);
         w->q = scan_part(&free, RSSM_SCAN_TOKENS * w->row);
         w->late = scan_part(&free, RSSM_SCAN_TOKENS * w->row);
-        for (int32_t c = 0; c < w->row; c++) {
-            w->ones[c] = 1.0f;
-        }
     }
     for (int32_t i = 0; i < SCAN_CHUNKS; i++) {
         scan_chunk *chunk = &w->chunk[i];
@@ -579,16 +551,11 @@ static void scan_lay_out(scan_work *w) {
         chunk->kq = scan_part(&free, SCAN_CHUNK * SCAN_CHUNK);
         chunk->decay = scan_part(&free, w->row);
     }
-    assert((size_t)(free - scan->scratch) <= rssm_scan_scratch(scan->d_k, scan->d_v, scan->delta, scan->vector_decay));
+    assert((size_t)(free - scan->scratch) <=
+           rssm_scan_scratch(scan->d_k, scan->d_v, scan->delta, scan->vector_decay));
 }
 
-void RSSM_NAME(rssm_scan)(const rssm_scan *scan) {
-    if (scan->tokens <= SCAN_WALK_TOKENS) {
-        for (int32_t head = 0; head < scan->heads; head++) {
-            scan_walk(scan, head);
-        }
-        return;
-    }
+static void scan_chunked(const rssm_scan *scan) {
     scan_work w = {.scan = scan, .row = rssm_padded(scan->d_k)};
     w.chunks = (scan->tokens + SCAN_CHUNK - 1) / SCAN_CHUNK;
     scan_lay_out(&w);
@@ -598,6 +565,18 @@ void RSSM_NAME(rssm_scan)(const rssm_scan *scan) {
     for (int32_t head = 0; head < scan->heads; head++) {
         scan_head(&w, head);
     }
+}
+
+void RSSM_NAME(rssm_scan)(const rssm_scan *scan) {
+    unsigned mode = scan_flush_subnormals();
+    if (scan->tokens > (scan->delta ? SCAN_WALK_DELTA : SCAN_WALK_MAMBA2)) {
+        scan_chunked(scan);
+    } else {
+        for (int32_t head = 0; head < scan->heads; head++) {
+            scan_walk(scan, head);
+        }
+    }
+    scan_restore(mode);
 }
 
 #endif

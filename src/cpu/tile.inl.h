@@ -2,8 +2,10 @@
 /*
  * The state, 16 rows at a time: the inline update that conventional decoding and the fold share, and the read.
  *
- * A tile of 16 rows (8 KB at d_k = 128) stays in L1 while all records are folded into it and all queries read it,
- * and the next tile is prefetched meanwhile, so the state moves once.
+ * A tile is 16 rows of a head, one per lane. It stays in L1 (8 KB at d_k = 128) while all records are folded into it and
+ * all queries read it, so the state moves once. Its rows come from up to 8 places of the head side by side, not from
+ * one: a core that walks several pages at once keeps more lines in flight (measured: 19-20 GB/s against 14 from one
+ * stream). Which rows share a tile changes no result, as rows do not depend on each other.
  *
  * Order of operations, the same wherever a state element is updated or read:
  *   x = alpha x;  dot = S' k;  u = beta (v - delta dot);  x = u k + x (one rounding)
@@ -14,8 +16,6 @@
 #define RSSM_TILE_INL_H
 
 #include "cpu/unit.inl.h"
-
-#define RSSM_INLINE static inline __attribute__((always_inline))
 
 /* A stretch of one head's records in scratch, oldest first. */
 typedef struct window {
@@ -28,8 +28,8 @@ typedef struct window {
     const void *const *value; /* [n] -> [d_v], io format */
 } window;
 
-RSSM_INLINE v16 alpha_of(const window *w, int32_t j, int b) {
-    return w->vector_decay ? v16_load(w->alpha + (int64_t)j * w->padded_k + 16 * b) : v16_set1(w->alpha[j]);
+RSSM_INLINE v16 alpha_of(const window *w, int vector_decay, int32_t j, int b) {
+    return vector_decay ? v16_load(w->alpha + (int64_t)j * w->padded_k + 16 * b) : v16_set1(w->alpha[j]);
 }
 
 /* nb blocks of 16 columns, the last of which has `tail` columns. Constants where they matter. */
@@ -47,89 +47,149 @@ RSSM_INLINE void store_block(float *row, v16 x, int b, int nb, int tail) {
 RSSM_INLINE v16 decayed(v16 x, v16 alpha) { return v16_mul(alpha, x); }
 RSSM_INLINE v16 updated(v16 x, v16 u, v16 key) { return v16_fma(u, key, x); }
 
-/* Finishes record j - 1 in a row (if j > 0), decays by record j and returns the partial sums of its dot product. */
-RSSM_INLINE v16 row_decay_dot(float *row, int nb, int tail, const window *w, int32_t j, v16 u) {
-    const float *key = w->key + (int64_t)j * w->padded_k;
-    v16 p = v16_zero();
-    for (int b = 0; b < nb; b++) {
-        v16 x = load_block(row, b, nb, tail);
-        if (j > 0) {
-            x = updated(x, u, v16_load(key - w->padded_k + 16 * b));
-        }
-        x = decayed(x, alpha_of(w, j, b));
-        store_block(row, x, b, nb, tail);
-        p = v16_fma(x, v16_load(key + 16 * b), p);
-    }
-    return p;
+/* ---- Tiles -------------------------------------------------------------------------------------------- */
+
+/* How a head's rows are dealt to tiles: `streams` places, 16 / streams neighbouring rows from each. */
+typedef struct deal {
+    int32_t streams, rows_each; /* rows of a stream in one tile */
+    int32_t stream_rows;        /* rows of a stream in the head */
+} deal;
+
+static inline deal deal_rows(int32_t d_v) {
+    int32_t streams = d_v % 16 != 0 ? 1 : d_v >= 64 ? 8 : d_v / 16 == 3 ? 1 : d_v / 16;
+    return (deal){streams, 16 / streams, d_v / streams};
 }
 
-/* The delta rule over all records: per record one sweep that finishes the one before, decays, and takes the dot. */
-RSSM_INLINE void fold_delta(float *tile, int rows, int ld, int nb, int tail, const window *w, int32_t first_row) {
+/* One tile: lane i is row (i / rows_each) * stream_rows + first + i % rows_each of the head. */
+typedef struct tile {
+    float *row[16]; /* [lanes] */
+    int32_t index[16];
+    int32_t lanes; /* 16, fewer in the last tile of a head whose rows are no multiple of 16 */
+} tile;
+
+static inline void make_tile(tile *t, float *state, int32_t d_k, int32_t d_v, const deal *d, int32_t number) {
+    t->lanes = d->streams > 1 || d_v - 16 * number >= 16 ? 16 : d_v - 16 * number;
+    for (int32_t i = 0; i < t->lanes; i++) {
+        t->index[i] = i / d->rows_each * d->stream_rows + number * d->rows_each + i % d->rows_each;
+        t->row[i] = state + (int64_t)t->index[i] * d_k;
+    }
+}
+
+/* The values that a record holds for the rows of a tile. */
+static inline v16 tile_values(const tile *t, const void *value, int bf16) {
+    if (t->index[t->lanes - 1] - t->index[0] == t->lanes - 1) { /* neighbours */
+        return load_io(value, t->index[0], bf16, t->lanes);
+    }
+    float v[16];
+    for (int32_t i = 0; i < 16; i++) {
+        v[i] = bf16 ? rssm_f32_of_bf16(((const uint16_t *)value)[t->index[i]]) : ((const float *)value)[t->index[i]];
+    }
+    return v16_load(v);
+}
+
+/* ---- Folding ------------------------------------------------------------------------------------------ */
+
+/* A record's key and decay, held in registers over the rows of a tile; blocks beyond nb are not used. */
+typedef struct record {
+    v16 key[RSSM_HEAD_DIM_MAX / 16], alpha[RSSM_HEAD_DIM_MAX / 16];
+} record;
+
+RSSM_INLINE void load_record(record *r, const window *w, int vector_decay, int32_t j, int nb) {
+    RSSM_UNROLL
+    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
+        r->key[b] = b < nb ? v16_load(w->key + (int64_t)j * w->padded_k + 16 * b) : v16_zero();
+        r->alpha[b] = b < nb ? alpha_of(w, vector_decay, j, b) : v16_zero();
+    }
+}
+
+/* The delta rule over all records: per record one sweep over the tile that finishes the record before (x += u k), decays
+   by this one and takes its dot product; u then follows for all rows at once. */
+RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, const window *w) {
     float u[16] = {0};
     v16 p[16];
-    for (int i = rows; i < 16; i++) {
+    record now, last;
+    for (int i = t->lanes; i < 16; i++) {
         p[i] = v16_zero();
     }
+    load_record(&last, w, vector_decay, 0, nb);
     for (int32_t j = 0; j < w->n; j++) {
-        for (int i = 0; i < rows; i++) {
-            p[i] = row_decay_dot(tile + (int64_t)i * ld, nb, tail, w, j, v16_set1(u[i]));
+        load_record(&now, w, vector_decay, j, nb);
+        for (int i = 0; i < t->lanes; i++) {
+            float *row = t->row[i];
+            v16 sum = v16_zero(), ui = v16_set1(u[i]);
+            RSSM_UNROLL
+            for (int b = 0; b < nb; b++) {
+                v16 x = load_block(row, b, nb, tail);
+                x = j > 0 ? updated(x, ui, last.key[b]) : x; /* 0 * key + x would turn -0 into 0 */
+                x = decayed(x, now.alpha[b]);
+                store_block(row, x, b, nb, tail);
+                sum = v16_fma(x, now.key[b], sum);
+            }
+            p[i] = sum;
         }
-        v16 v = load_io(w->value[j], first_row, w->bf16, rows);
+        v16 v = tile_values(t, w->value[j], w->bf16);
         v16_store(u, v16_mul(v16_set1(w->beta[j]), v16_sub(v, v16_sum16(p))));
+        last = now;
     }
-    const float *key = w->key + (int64_t)(w->n - 1) * w->padded_k;
-    for (int i = 0; i < rows; i++) {
-        float *row = tile + (int64_t)i * ld;
+    for (int i = 0; i < t->lanes; i++) {
+        RSSM_UNROLL
         for (int b = 0; b < nb; b++) {
-            v16 x = updated(load_block(row, b, nb, tail), v16_set1(u[i]), v16_load(key + 16 * b));
-            store_block(row, x, b, nb, tail);
+            v16 x = updated(load_block(t->row[i], b, nb, tail), v16_set1(u[i]), last.key[b]);
+            store_block(t->row[i], x, b, nb, tail);
         }
     }
 }
 
 /* Without the delta rule u is known beforehand, so a row stays in registers over all records. */
-RSSM_INLINE void fold_plain(float *tile, int rows, int ld, int nb, int tail, const window *w, int32_t first_row) {
+RSSM_INLINE void fold_plain(const tile *t, int nb, int tail, int vector_decay, const window *w) {
     float u[RSSM_ROWS_MAX][16];
     for (int32_t j = 0; j < w->n; j++) {
-        v16 v = load_io(w->value[j], first_row, w->bf16, rows);
-        v16_store(u[j], v16_mul(v16_set1(w->beta[j]), v));
+        v16_store(u[j], v16_mul(v16_set1(w->beta[j]), tile_values(t, w->value[j], w->bf16)));
     }
-    for (int i = 0; i < rows; i++) {
-        float *row = tile + (int64_t)i * ld;
+    for (int i = 0; i < t->lanes; i++) {
+        float *row = t->row[i];
         v16 x[RSSM_HEAD_DIM_MAX / 16];
-        for (int b = 0; b < nb; b++) {
-            x[b] = load_block(row, b, nb, tail);
+        RSSM_UNROLL
+        for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
+            x[b] = b < nb ? load_block(row, b, nb, tail) : v16_zero();
         }
         for (int32_t j = 0; j < w->n; j++) {
             const float *key = w->key + (int64_t)j * w->padded_k;
             v16 uj = v16_set1(u[j][i]);
+            RSSM_UNROLL
             for (int b = 0; b < nb; b++) {
-                x[b] = updated(decayed(x[b], alpha_of(w, j, b)), uj, v16_load(key + 16 * b));
+                x[b] = updated(decayed(x[b], alpha_of(w, vector_decay, j, b)), uj, v16_load(key + 16 * b));
             }
         }
+        RSSM_UNROLL
         for (int b = 0; b < nb; b++) {
             store_block(row, x[b], b, nb, tail);
         }
     }
 }
 
-/* Reads a tile with `nq` queries (1, 2 or 4; a constant): out[q] lane i = row i . query q. */
-RSSM_INLINE void read_tile(const float *tile, int rows, int ld, int nb, int tail, const float *r, int padded_k,
-                           const int nq, v16 *out) {
-    v16 p[4][16];
-    const int step = 4 / nq; /* rows at a time: 4 rows x 1, 2 x 2, 1 x 4 accumulators keep clear of latency */
+/* ---- Reading ------------------------------------------------------------------------------------------ */
+
+/* Reads a tile with `nq` queries (1, 2 or 4; a constant): out[q] lane i = row i . query q. The chain of a row and a query
+   is the same for any number of queries. */
+RSSM_INLINE void read_tile(const tile *t, int nb, int tail, const float *r, int padded_k, const int nq, v16 *out) {
+    v16 p[4][16], one[RSSM_HEAD_DIM_MAX / 16]; /* a single query stays in registers */
+    const int step = nq == 1 ? 1 : 4 / nq; /* rows at a time; with one query the rows overlap by themselves */
+    RSSM_UNROLL
+    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
+        one[b] = nq == 1 && b < nb ? v16_load(r + 16 * b) : v16_zero();
+    }
     for (int i = 0; i < 16; i += step) {
-        v16 acc[4];
-        for (int a = 0; a < 4; a++) {
-            acc[a] = v16_zero();
-        }
-        if (i < rows) {
+        v16 acc[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
+        if (i < t->lanes) {
+            RSSM_UNROLL
             for (int b = 0; b < nb; b++) {
                 for (int s = 0; s < step; s++) {
-                    int row = i + s < rows ? i + s : rows - 1;
-                    v16 x = load_block(tile + (int64_t)row * ld, b, nb, tail);
+                    const float *row = t->row[i + s < t->lanes ? i + s : t->lanes - 1];
+                    v16 x = load_block(row, b, nb, tail);
                     for (int q = 0; q < nq; q++) {
-                        acc[s * nq + q] = v16_fma(x, v16_load(r + (int64_t)q * padded_k + 16 * b), acc[s * nq + q]);
+                        v16 query = nq == 1 ? one[b] : v16_load(r + (int64_t)q * padded_k + 16 * b);
+                        acc[s * nq + q] = v16_fma(x, query, acc[s * nq + q]);
                     }
                 }
             }
@@ -160,62 +220,103 @@ typedef struct head_job {
     int32_t padded_v;
 } head_job;
 
-RSSM_INLINE void prefetch_tile(const float *tile, int rows, int ld) {
-    const char *p = (const char *)tile;
-    for (int64_t at = 0; at < (int64_t)rows * ld * (int64_t)sizeof(float); at += 64) {
-        v16_prefetch(p + at);
-    }
-}
-
-RSSM_INLINE void head_tile(const head_job *job, float *tile, int32_t first_row, int rows, int nb, int tail) {
-    if (job->fold->n > 0 && job->fold->delta) {
-        fold_delta(tile, rows, job->d_k, nb, tail, job->fold, first_row);
-    } else if (job->fold->n > 0) {
-        fold_plain(tile, rows, job->d_k, nb, tail, job->fold, first_row);
-    }
-    if (job->eval == NULL) {
-        return;
-    }
-    int32_t padded_k = job->fold->padded_k;
+RSSM_INLINE void read_queries(const head_job *job, const tile *t, int nb, int tail) {
+    const int32_t padded_k = job->fold->padded_k;
     v16 dots[RSSM_STEP_TOKENS_MAX];
     int32_t q = 0;
     for (; q + 4 <= job->queries; q += 4) {
-        read_tile(tile, rows, job->d_k, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 4, dots + q);
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 4, dots + q);
     }
     for (; q + 2 <= job->queries; q += 2) {
-        read_tile(tile, rows, job->d_k, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 2, dots + q);
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 2, dots + q);
     }
     for (; q < job->queries; q++) {
-        read_tile(tile, rows, job->d_k, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 1, dots + q);
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 1, dots + q);
     }
     for (q = 0; q < job->queries; q++) {
-        v16 sum = v16_zero();
-        const float *c = job->c + (int64_t)q * job->ld_c;
-        for (int32_t j = job->newest + q; j >= 0; j--) {
-            sum = v16_fma(v16_set1(c[j]), load_io(job->eval->value[j], first_row, job->eval->bf16, rows), sum);
+        float dot[16], *y = job->y + (int64_t)q * job->padded_v;
+        v16_store(dot, dots[q]);
+        for (int i = 0; i < t->lanes; i++) {
+            y[t->index[i]] = dot[i];
         }
-        v16_store(job->y + (int64_t)q * job->padded_v + first_row, v16_add(sum, dots[q]));
     }
 }
 
-RSSM_INLINE void head_tiles(const head_job *job, int nb, int tail) {
-    for (int32_t row = 0; row < job->d_v; row += 16) {
-        int rows = job->d_v - row < 16 ? job->d_v - row : 16;
-        float *tile = job->state + (int64_t)row * job->d_k;
-        prefetch_tile(tile + (int64_t)rows * job->d_k, 16, job->d_k);
-        head_tile(job, tile, row, rows, nb, tail);
+/* One query over a whole head without a fold, the most common case, with tiles of neighbouring rows: row 0 of each tile,
+   row 1 of each, ... No tile has to stay anywhere, so there may be as many streams as tiles. */
+RSSM_INLINE void read_head(const head_job *job, int nb, int tail) {
+    v16 p[RSSM_HEAD_DIM_MAX / 16][16], query[RSSM_HEAD_DIM_MAX / 16];
+    const int tiles = job->d_v / 16;
+    RSSM_UNROLL
+    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
+        query[b] = b < nb ? v16_load(job->r + 16 * b) : v16_zero();
+    }
+    for (int i = 0; i < 16; i++) {
+        const float *row = job->state + (int64_t)i * job->d_k;
+        for (int t = 0; t < tiles; t++, row += 16 * (int64_t)job->d_k) {
+            v16 sum = v16_zero();
+            RSSM_UNROLL
+            for (int b = 0; b < nb; b++) {
+                sum = v16_fma(load_block(row, b, nb, tail), query[b], sum);
+            }
+            p[t][i] = sum;
+        }
+    }
+    for (int t = 0; t < tiles; t++) {
+        v16_store(job->y + 16 * t, v16_sum16(p[t]));
+    }
+}
+
+/* y = (sum over the records a query sees, newest first, of c v) + its dot products. */
+static void add_values(const head_job *job) {
+    for (int32_t q = 0; q < job->queries; q++) {
+        const float *c = job->c + (int64_t)q * job->ld_c;
+        float *y = job->y + (int64_t)q * job->padded_v;
+        for (int32_t row = 0; row < job->d_v; row += 16) {
+            int rows = job->d_v - row < 16 ? job->d_v - row : 16;
+            v16 sum = v16_zero();
+            for (int32_t j = job->newest + q; j >= 0; j--) {
+                sum = v16_fma(v16_set1(c[j]), load_io(job->eval->value[j], row, job->eval->bf16, rows), sum);
+            }
+            v16_store(y + row, v16_add(sum, v16_load(y + row)));
+        }
+    }
+}
+
+RSSM_INLINE void head_tiles(const head_job *job, int nb, int tail, int vector_decay) {
+    const deal d = deal_rows(job->d_v);
+    const bool whole = job->fold->n == 0 && job->queries == 1 && job->d_v % 16 == 0;
+    if (whole) {
+        read_head(job, nb, tail);
+    }
+    for (int32_t number = 0; !whole && 16 * number < job->d_v; number++) {
+        tile t;
+        make_tile(&t, job->state, job->d_k, job->d_v, &d, number);
+        if (job->fold->n > 0 && job->fold->delta) {
+            fold_delta(&t, nb, tail, vector_decay, job->fold);
+        } else if (job->fold->n > 0) {
+            fold_plain(&t, nb, tail, vector_decay, job->fold);
+        }
+        if (job->eval != NULL) {
+            read_queries(job, &t, nb, tail);
+        }
+    }
+    if (job->eval != NULL) {
+        add_values(job);
     }
 }
 
 /* The usual key dimensions get code of their own, with all blocks unrolled. */
 static void run_head(const head_job *job) {
-    if (job->d_k == 128) {
-        head_tiles(job, 8, 16);
-    } else if (job->d_k == 64) {
-        head_tiles(job, 4, 16);
+    const int nb = (job->d_k + 15) / 16, tail = job->d_k - 16 * (nb - 1), vector_decay = job->fold->vector_decay;
+    if (V16_UNROLL && job->d_k == 128 && !vector_decay) {
+        head_tiles(job, 8, 16, 0);
+    } else if (V16_UNROLL && job->d_k == 128) {
+        head_tiles(job, 8, 16, 1);
+    } else if (V16_UNROLL && job->d_k == 64 && !vector_decay) {
+        head_tiles(job, 4, 16, 0);
     } else {
-        int nb = (job->d_k + 15) / 16;
-        head_tiles(job, nb, job->d_k - 16 * (nb - 1));
+        head_tiles(job, nb, tail, vector_decay);
     }
 }
 

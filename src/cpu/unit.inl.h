@@ -31,11 +31,6 @@ static inline const void *at_io(const void *p, int64_t i, int bf16) {
     return (const char *)p + i * io_bytes(bf16);
 }
 
-/* The value head i of key head g. */
-static inline int32_t value_head(const rssm_geometry *geo, int32_t g, int32_t i) {
-    return geo->modulo ? g + i * geo->key_heads : g * geo->ratio + i;
-}
-
 static inline const void *view_at(const rssm_view *view, int64_t token, int64_t head, int bf16) {
     return at_io(view->data, token * view->token_stride + head * view->head_stride, bf16);
 }
@@ -208,7 +203,7 @@ static void token_gates(const span *s, int32_t g, int32_t t, float *alpha, float
         int n = geo->ratio - first < 16 ? geo->ratio - first : 16;
         float decay[16] = {0}, b[16] = {0};
         for (int i = 0; i < n; i++) {
-            int32_t hv = value_head(geo, g, first + i);
+            int32_t hv = rssm_value_head(geo, g, first + i);
             if (!geo->vector_decay) {
                 decay[i] = load_gate(view_at(&in->decay, token, hv, bf16), bf16);
             }

@@ -13,7 +13,8 @@
  *   lt(a,b) -> m16         select(m,a,b): a where m is set
  *   sum                    over the lanes by the fixed tree: lanes 8 apart, then 4, 2, 1
  *   sum16(p)               lane i of the result is sum(p[i]), bit for bit
- *   prefetch               a hint
+ *   V16_UNROLL             1 where code of its own for the usual dimensions pays
+ *   prefetch               a hint that the line is wanted in the second-level cache
  *
  * fma is one rounding where the instruction set has it and two in the portable header: results of one variant
  * are reproducible, results of different variants agree to rounding.
@@ -27,6 +28,21 @@
 #else
 #include "vec_scalar.h"
 #define RSSM_VARIANT scalar
+#endif
+
+/* Bodies that must be inlined for their constant arguments to count. Sanitizers would take minutes over the result,
+   and look for other things than speed. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define RSSM_INLINE static inline
+#else
+#define RSSM_INLINE static inline __attribute__((always_inline))
+#endif
+
+/* Before a loop whose trip count is a constant of at most 16 and whose arrays are registers. */
+#if V16_UNROLL
+#define RSSM_UNROLL _Pragma("GCC unroll 16")
+#else
+#define RSSM_UNROLL
 #endif
 
 #define RSSM_CONCAT3_(a, b, c) a##b##c

@@ -9,6 +9,8 @@
 
 #include "../numbers.h"
 
+#define V16_UNROLL 1
+
 typedef __m512 v16;
 typedef __mmask16 m16;
 
@@ -88,6 +90,6 @@ static inline v16 v16_sum16(const v16 p[16]) {
     return _mm512_permutexvar_ps(order, d);
 }
 
-static inline void v16_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+static inline void v16_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 #endif

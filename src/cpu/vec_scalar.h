@@ -9,6 +9,8 @@
 
 #include "../numbers.h"
 
+#define V16_UNROLL 0
+
 typedef struct {
     float f[16];
 } v16;

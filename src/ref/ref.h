@@ -5,12 +5,12 @@
  * kernels with it; it is documentation for everybody else.
  *
  * Where a formula takes inputs of the layer, they are the numbers the caller handed in. The only roundings are
- * those the library promises (cache.h): q, k and v are rounded to the io format after convolution and activation,
- * before any method uses them. Norms, gates and y are never rounded here; y is what would be stored if the output
- * format were exact.
+ * those the library promises (cache.h): q, k and v are rounded to the io format after convolution and
+ * activation, before any method uses them. Norms, gates and y are never rounded here; y is what would be stored
+ * if the output format were exact.
  *
- * S is [d_v][d_k], d_k contiguous. A decay is always a vector of d_k factors; the scalar decay of Mamba-2 and GDN is
- * a vector of equal ones.
+ * S is [d_v][d_k], d_k contiguous. A decay is always a vector of d_k factors; the scalar decay of Mamba-2 and
+ * GDN is a vector of equal ones.
  */
 #ifndef RSSM_REF_H
 #define RSSM_REF_H
@@ -40,18 +40,19 @@ double rssm_ref_convolve(int32_t width, const float *taps, double bias, const do
 double rssm_ref_inverse_norm(int32_t n, const double *x, double eps);
 
 /*
- * alpha [d_k] and *beta of one value head, from what the layer got: decay [1], or [d_k] for KDA, and beta (unused
- * where it follows from decay). spec must be resolved.
+ * alpha [d_k] and *beta of one value head, from what the layer got: decay [1], or [d_k] for KDA, and beta
+ * (unused where it follows from decay). spec must be resolved.
  */
 void rssm_ref_gates(const rssm_layer_spec *spec, const rssm_layer_weights *weights, int32_t value_head,
                     const double *decay, double beta_input, double *alpha, double *beta);
 
 /*
- * What happens to y [value_heads][d_v] before it is stored: spec->out_norm with gate z of the same shape. spec must be
- * resolved. weight as in rssm_layer_weights, or NULL for ones. scale, or NULL, is the size of y's rounding errors up
- * to a factor; it becomes that of the result.
+ * What happens to y [value_heads][d_v] before it is stored: spec->out_norm with gate z of the same shape. spec
+ * must be resolved. weight as in rssm_layer_weights, or NULL for ones. scale, or NULL, is the size of y's
+ * rounding errors up to a factor; it becomes that of the result.
  */
-void rssm_ref_out_norm(const rssm_layer_spec *spec, const float *weight, const double *z, double *y, double *scale);
+void rssm_ref_out_norm(const rssm_layer_spec *spec, const float *weight, const double *z, double *y,
+                       double *scale);
 
 /* ---- The recurrence, one value head -------------------------------------------------------------------- */
 
@@ -69,11 +70,11 @@ typedef struct rssm_ref_record {
 } rssm_ref_record;
 
 /*
- * The output-only evaluation: y of the newest of n records (oldest first) over a checkpoint S, by walking the query
- * back through the records. S is only read. scratch holds d_k doubles.
+ * The output-only evaluation: y of the newest of n records (oldest first) over a checkpoint S, by walking the
+ * query back through the records. S is only read. scratch holds d_k doubles.
  */
-void rssm_ref_walk(int32_t d_k, int32_t d_v, bool delta, const double *S, int32_t n, const rssm_ref_record *records,
-                   const double *q, double *y, double *scratch);
+void rssm_ref_walk(int32_t d_k, int32_t d_v, bool delta, const double *S, int32_t n,
+                   const rssm_ref_record *records, const double *q, double *y, double *scratch);
 
 /* ---- A whole layer of one sequence ---------------------------------------------------------------------- */
 
@@ -85,7 +86,8 @@ int32_t rssm_ref_key_head(const rssm_layer_spec *spec, int32_t value_head);
 /* State and convolution context of one layer of one sequence. */
 typedef struct rssm_ref_layer rssm_ref_layer;
 
-/* A layer at position 0 with zero state. weights (and the arrays in it) must outlive it. NULL: out of memory. */
+/* A layer at position 0 with zero state. weights (and the arrays in it) must outlive it. NULL: out of memory.
+ */
 rssm_ref_layer *rssm_ref_layer_create(const rssm_layer_spec *spec, const rssm_layer_weights *weights,
                                       int32_t io_dtype);
 void rssm_ref_layer_destroy(rssm_ref_layer *layer);
@@ -94,22 +96,24 @@ void rssm_ref_layer_copy(rssm_ref_layer *dst, const rssm_ref_layer *src);
 /* Zero state and context. */
 void rssm_ref_layer_reset(rssm_ref_layer *layer);
 /*
- * Feeds token `token` of the inputs. y [value_heads][d_v]. scale, or NULL, of the same shape: the size of the sums
- * that y is made of (every term with its absolute value), to which rounding errors are proportional.
+ * Feeds token `token` of the inputs. y [value_heads][d_v]. scale, or NULL, of the same shape: what the rounding
+ * errors of y are proportional to, from the sums that y and the state are made of.
  */
 void rssm_ref_layer_token(rssm_ref_layer *layer, const rssm_layer_inputs *inputs, int64_t token, double *y,
                           double *scale);
 /* [value_heads][d_v][d_k], valid until the layer's next call; writable, for states that come from elsewhere. */
 double *rssm_ref_layer_state(rssm_ref_layer *layer);
-/* [conv_width - 1][q channels | k channels | v channels], before the convolution, oldest first; NULL without one. */
+/* [conv_width - 1][q channels | k channels | v channels], before the convolution, oldest first; NULL without
+ * one. */
 double *rssm_ref_layer_context(rssm_ref_layer *layer);
+/* Channels of the convolution, q | k | v; 0 without one. */
+int64_t rssm_ref_layer_channels(const rssm_ref_layer *layer);
 /*
- * The least distance, over the q, k and v channels of that token after convolution, to a point where rounding to the
- * io format changes its answer, in multiples of the error a careful f32 evaluation may make. Above 1: every correct
- * evaluation rounds alike. Infinity where no such rounding takes place (f32, or no convolution). The layer is left
- * as it is; *channel, if not NULL, receives the channel.
+ * How far a channel of that token, after convolution, is from a number where rounding to bf16 changes its
+ * answer, in multiples of the error that a careful f32 evaluation may make. Above 1: every correct evaluation
+ * rounds alike. The layer is left as it is.
  */
 double rssm_ref_layer_tie_margin(const rssm_ref_layer *layer, const rssm_layer_inputs *inputs, int64_t token,
-                                 int32_t *channel);
+                                 int64_t channel);
 
 #endif

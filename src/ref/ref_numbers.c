@@ -20,8 +20,8 @@ double rssm_ref_load(const void *data, int32_t dtype, int64_t i) {
 }
 
 /*
- * A format with p significant bits, whose smallest positive number is 2^low: near x its numbers are the multiples of
- * one power of two, so rounding is rounding x / quantum to an integer.
+ * A format with p significant bits, whose smallest positive number is 2^low: near x its numbers are the
+ * multiples of one power of two, so rounding is rounding x / quantum to an integer.
  */
 double rssm_ref_round(double x, int32_t dtype) {
     const int bits = dtype == RSSM_DTYPE_BF16 ? 8 : 24;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The recurrence of one value head, forwards; and the output of the newest token without a forward step, by walking
- * its query back through the records. With r the query seen from before record j,
+ * The recurrence of one value head, forwards; and the output of the newest token without a forward step, by
+ * walking its query back through the records. With r the query seen from before record j,
  *
  *     S_j r = S_{j-1} diag(alpha) (r - delta beta k (k . r)) + beta v (k . r)
  *
- * so each record adds beta (k . r) v to y and turns r into alpha (.) (r - delta beta (k . r) k); what is left of r meets
- * the checkpoint. Both are the same sum in another order.
+ * so each record adds beta (k . r) v to y and turns r into alpha (.) (r - delta beta (k . r) k); what is left
+ * of r meets the checkpoint. Both are the same sum in another order.
  */
 #include <string.h>
 
@@ -40,8 +40,8 @@ void rssm_ref_read(int32_t d_k, int32_t d_v, const double *S, const double *q, d
     }
 }
 
-void rssm_ref_walk(int32_t d_k, int32_t d_v, bool delta, const double *S, int32_t n, const rssm_ref_record *records,
-                   const double *q, double *y, double *scratch) {
+void rssm_ref_walk(int32_t d_k, int32_t d_v, bool delta, const double *S, int32_t n,
+                   const rssm_ref_record *records, const double *q, double *y, double *scratch) {
     double *r = scratch;
     memcpy(r, q, (size_t)d_k * sizeof *r);
     memset(y, 0, (size_t)d_v * sizeof *y);
