@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine: a loaded model, and sequences that run on it. This header is all that tools (a command, a server,
+ * a binding) see of it.
+ *
+ * An *engine* is one model with the memory its sequences share: states, buffers, keys and values. A *session*
+ * is one mutable sequence. A *step* is one pass of the model over rows of different sessions: pieces of prompts
+ * and tokens to be continued, together. What a step computed for a session stays pending until the session's
+ * next step says how many of the tokens to keep, which is all that speculation needs: rows of several tokens,
+ * logits for each, a count at the next step.
+ *
+ *     rse_engine_open("models/tiny-gdn", &options, &engine, &err);
+ *     rse_session_open(engine, seed, &session, &err);
+ *     rse_row row = {.session = session, .tokens = prompt, .count = n, .prompt = true, .outputs = 1};
+ *     rse_engine_step(engine, &row, 1, logits, NULL, &err);
+ *     while (...) {
+ *         token = choose(logits);
+ *         row = (rse_row){.session = session, .tokens = &token, .count = 1, .accepted = RSE_ACCEPT_ALL,
+ *                         .outputs = 1};
+ *         rse_engine_step(engine, &row, 1, logits, NULL, &err);
+ *     }
+ *
+ * An engine and its sessions are used by one thread at a time; the work of a step is spread over the engine's
+ * own threads. All functions follow base/error.h: unless stated, a call that fails changes nothing.
+ */
+#ifndef RSE_ENGINE_H
+#define RSE_ENGINE_H
+
+#include "base/error.h"
+
+#include <replayssm/replayssm.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct rse_engine rse_engine;
+typedef struct rse_session rse_session;
+
+/* ---- Engine ---- */
+
+/* Sees the residual stream entering each layer, and after the last one, with layer = the number of layers, what
+ * the final norm made of it: x [tokens][hidden], in the order of the step's tokens. For the last one only the
+ * tokens whose outputs were asked for. For tests and for people who study models. */
+typedef void (*rse_probe_fn)(void *user, int32_t layer, int64_t tokens, int64_t hidden, const float *x);
+
+/* Zero in a field means its default. */
+typedef struct rse_engine_options {
+    int32_t threads;  /* 0: the cores this process may use */
+    int32_t io_dtype; /* RSSM_DTYPE_F32 (default) or RSSM_DTYPE_BF16: activations, records, keys and values */
+    int32_t method;   /* RSSM_METHOD_*; replay by default */
+    int32_t window;   /* 1 .. RSSM_WINDOW_MAX; 0: 16 */
+    int32_t step_tokens;  /* most tokens of a row that is not a prompt, 1 .. RSSM_STEP_TOKENS_MAX; 0: 1 */
+    int32_t reach;        /* committed tokens that rse_session_rollback() may go back in any case */
+    int32_t sessions;     /* at once; 0: 1 */
+    int32_t batch_tokens; /* most tokens of a step, all rows together; 0: 512 */
+    int64_t kv_bytes;  /* budget of keys and values; 0: enough for all sessions at full length, but no more than
+                          a quarter of the machine's memory */
+    uint64_t isa_mask; /* as in rssm_context_desc */
+    bool check;        /* run a conventional shadow of every state and compare: rse_engine_checked() */
+    rssm_log_fn log;   /* what was chosen, in lines; NULL: silent */
+    void *log_user;
+    rse_probe_fn probe;
+    void *probe_user;
+} rse_engine_options;
+
+/*
+ * Opens a model directory in the Hugging Face layout. options NULL: all defaults. RSE_ERROR_USAGE for an option
+ * outside its range, RSE_ERROR_IO, RSE_ERROR_FORMAT or RSE_ERROR_UNSUPPORTED for the directory,
+ * RSE_ERROR_MEMORY. *engine is NULL after a failure.
+ */
+rse_status rse_engine_open(const char *directory, const rse_engine_options *options, rse_engine **engine,
+                           rse_error *err);
+/* Closes it, and whatever sessions are still open. NULL is fine. */
+void rse_engine_close(rse_engine *engine);
+
+/* Facts that do not change while the engine is open. */
+typedef struct rse_engine_info {
+    const char *model_type; /* lives as long as the engine */
+    const char *isa;        /* of the arithmetic outside the recurrence: "scalar", "avx512" */
+    int32_t vocab;
+    int32_t hidden;
+    int32_t layers;
+    int32_t layers_recurrent; /* GDN or Mamba-2 */
+    int32_t layers_attention;
+    int32_t layers_mlp; /* separate ones; in families where every layer ends with an MLP: that number */
+    int32_t mtp_blocks; /* loaded, 0 if the checkpoint has none */
+    int64_t max_positions;
+    int64_t parameters;     /* without MTP */
+    int64_t parameters_mtp; /* what the MTP blocks add */
+    int32_t threads;
+    int32_t io_dtype;
+    int32_t method; /* as asked for */
+    int32_t window;
+    int32_t step_tokens;
+    int32_t sessions;
+    int32_t batch_tokens;
+    uint64_t fingerprint; /* tells models apart: configuration, names, shapes and a sample of the weights */
+    /* The memory plan, bytes. */
+    int64_t weight_bytes;     /* mapped from the files, and converted copies */
+    int64_t checkpoint_bytes; /* per sequence, over all layers */
+    int64_t buffer_bytes;     /* per sequence: records */
+    int64_t conv_bytes;       /* per sequence: convolution rows */
+    int64_t cursor_bytes;     /* per sequence */
+    int64_t kv_token_bytes;   /* per token */
+    int64_t kv_bytes;         /* all pages */
+    int64_t scratch_bytes;    /* of a step */
+} rse_engine_info;
+void rse_engine_describe(const rse_engine *engine, rse_engine_info *info);
+
+/* "gdn", "mamba2", "attention", "mlp", or "gdn+mlp" where a layer has both; NULL beyond the last layer. */
+const char *rse_engine_layer(const rse_engine *engine, int32_t layer);
+
+bool rse_engine_is_end(const rse_engine *engine, int32_t token); /* an end token of the model */
+
+/* Counters of the recurrent layers since the engine was opened; all zero for a model without them. */
+typedef struct rse_engine_counters {
+    int64_t bytes_read; /* states and records, by formula; rssm_cache_info says of what */
+    int64_t bytes_written;
+    int64_t flushes;
+    int32_t window;     /* effective one of the last step; 1: conventional traffic */
+    const char *kernel; /* decode variant in use; static storage */
+} rse_engine_counters;
+rse_status rse_engine_count(const rse_engine *engine, rse_engine_counters *counters, rse_error *err);
+
+/* With options.check: how many flushes were compared with the shadow's states so far, all bit-identical. A step
+ * that finds a difference fails with RSE_ERROR_MISMATCH. */
+int64_t rse_engine_checked(const rse_engine *engine);
+
+/* ---- Steps ---- */
+
+enum { RSE_ACCEPT_ALL = -1 };
+
+typedef struct rse_row {
+    rse_session *session;
+    const int32_t *tokens; /* [count] */
+    int32_t count;         /* 0: only keeps or drops what is pending */
+    int32_t accepted;      /* how many of the session's pending tokens to keep, 0 .. pending, or RSE_ACCEPT_ALL.
+                              Prompts, and all tokens of the conventional method, are kept whole whatever is
+                              said here, because they are in the state already */
+    bool prompt;     /* a piece of a prompt: any count; otherwise count is at most step_tokens, and 1 for the
+                        conventional method */
+    int32_t outputs; /* of its last tokens, as many as this */
+} rse_row;
+
+/*
+ * One pass of the model. Outputs are those of the rows in their order: logits [outputs][vocab], hidden
+ * [outputs][hidden size] (after the final norm); either may be NULL.
+ *
+ * RSE_ERROR_USAGE: a session twice, too many tokens, a token outside the vocabulary, ...; RSE_ERROR_MEMORY: no
+ * pages left for keys and values; nothing has changed then. RSE_ERROR_LIBRARY, RSE_ERROR_MISMATCH: the pass
+ * itself failed; the sessions of the step are broken, and can be closed or reset.
+ */
+rse_status rse_engine_step(rse_engine *engine, const rse_row *rows, int32_t count, float *logits, float *hidden,
+                           rse_error *err);
+
+/* ---- Sessions ---- */
+
+/*
+ * An empty sequence in a slot of its own. id spreads the sessions' flushes: equal ids, tokens and steps give
+ * equal bits whatever runs beside them. RSE_ERROR_MEMORY, naming their number, when all slots are taken.
+ */
+rse_status rse_session_open(rse_engine *engine, uint64_t id, rse_session **session, rse_error *err);
+void rse_session_close(rse_session *session); /* legal at any time; NULL is fine */
+/* Back to the empty sequence; legal at any time. */
+rse_status rse_session_reset(rse_session *session, uint64_t id, rse_error *err);
+
+int64_t rse_session_position(const rse_session *session); /* tokens that are kept */
+int32_t rse_session_pending(const rse_session *session);  /* tokens of its last step, not kept yet */
+/* The ids of the kept tokens, then of the pending ones. Valid until the session's next step or change. */
+const int32_t *rse_session_ids(const rse_session *session);
+
+/* Makes session, whatever it was, a copy of another one of the same engine: its kept tokens and their state,
+ * under an id of its own. RSE_ERROR_MEMORY if its keys and values find no room; session is empty then. */
+rse_status rse_session_copy(rse_session *session, rse_session *from, uint64_t id, rse_error *err);
+/* Keeps pending tokens without running anything: a step of no tokens. */
+rse_status rse_session_commit(rse_session *session, int32_t accepted, rse_error *err);
+/* Makes sure that the next tokens find room for keys and values; otherwise RSE_ERROR_MEMORY. */
+rse_status rse_session_reserve(rse_session *session, int64_t tokens, rse_error *err);
+/* Goes back to an earlier position and drops pending tokens. RSE_ERROR_LIBRARY if the state does not reach so
+ * far back: the limit is the checkpoint, or options.reach. */
+rse_status rse_session_rollback(rse_session *session, int64_t position, rse_error *err);
+/* With options.check: compares the session's newest state too, flushing it. Otherwise does nothing. */
+rse_status rse_session_check(rse_session *session, rse_error *err);
+
+/* ---- Session files ---- */
+
+/* What a file keeps beside the state. */
+typedef struct rse_session_tail {
+    int32_t *ids; /* tokens chosen but not yet run, e.g. the last one generated */
+    int64_t count;
+    uint64_t seed; /* of the sampler; its position is the number of ids, kept and tail together */
+} rse_session_tail;
+
+/* Writes the kept tokens and their state; pending tokens must have been kept or dropped before. The file
+ * appears whole or not at all. */
+rse_status rse_session_save(const rse_session *session, const rse_session_tail *tail, const char *path,
+                            rse_error *err);
+/*
+ * Restores a session from a file of the same model. Another method, window or io format is converted. tail->ids
+ * is to be freed by the caller. RSE_ERROR_FORMAT for a damaged file, RSE_ERROR_MISMATCH for another model's,
+ * RSE_ERROR_MEMORY if its keys and values find no room; the session is empty then.
+ */
+rse_status rse_session_load(rse_session *session, const char *path, rse_session_tail *tail, rse_error *err);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From logits to the next token. The filters run in the order of Hugging Face: temperature, top-k, top-p,
+ * min-p, each on what the one before left, and what remains is normalised. Equal logits are ordered by id,
+ * lowest first. Logits are turned into probabilities in double, in this file alone, so that equal logits give
+ * equal text on every ISA.
+ *
+ * Random numbers are Philox4x32-10 with the seed as key and the token's position as counter: the token at a
+ * position is a pure function of seed, position and logits, whatever was drawn before or beside it.
+ */
+#ifndef RSE_SAMPLER_H
+#define RSE_SAMPLER_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+
+typedef struct rse_sampling {
+    float temperature; /* 0: greedy; otherwise logits are divided by it. 0 .. 100 */
+    int32_t top_k;     /* the k largest; 0: all */
+    float top_p; /* the fewest largest whose probabilities reach top_p, at least one; 0 < top_p <= 1, 1: all */
+    float min_p; /* those of at least min_p times the largest probability; 0 <= min_p <= 1, 0: all */
+    uint64_t seed;
+} rse_sampling;
+
+/* Greedy: temperature 0, no filter, seed 0. */
+#define RSE_SAMPLING_GREEDY ((rse_sampling){.temperature = 0.0f, .top_p = 1.0f})
+
+/* RSE_ERROR_USAGE with a sentence naming the first field out of range. */
+rse_status rse_sampling_check(const rse_sampling *sampling, rse_error *err);
+
+typedef struct rse_token_prob {
+    int32_t id;
+    float prob; /* > 0 */
+} rse_token_prob;
+
+typedef struct rse_sampler rse_sampler;
+
+/* Working memory for logits [vocab]; any number of sessions may share one, one at a time. vocab >= 1. */
+rse_status rse_sampler_create(int64_t vocab, rse_sampler **sampler, rse_error *err);
+void rse_sampler_destroy(rse_sampler *sampler);
+
+/*
+ * The distribution that the filters leave of logits [vocab]: *list, owned by the sampler and valid until its
+ * next call, has *count entries, probabilities that sum to 1; the largest first if top_k or top_p took part, in
+ * order of id otherwise. Greedy gives one entry. RSE_ERROR_USAGE if sampling fails its check, RSE_ERROR_LIBRARY
+ * if a logit is NaN or +infinity, or all are -infinity (-infinity alone means: never).
+ */
+rse_status rse_sampler_distribution(rse_sampler *sampler, const rse_sampling *sampling, const float *logits,
+                                    const rse_token_prob **list, int64_t *count, rse_error *err);
+
+/*
+ * A number in [0, 1) for a token's position. purpose 0 chooses the token; other numbers are free for other
+ * decisions about the same position (acceptance of a draft).
+ */
+double rse_sampling_uniform(uint64_t seed, int64_t position, uint32_t purpose);
+
+/* The entry that u in [0, 1) falls on when the list's probabilities are laid end to end. count >= 1. */
+int32_t rse_sampling_pick(const rse_token_prob *list, int64_t count, double u);
+
+/* Distribution, number, pick: the token for `position`, the index the new token will have in its sequence. */
+rse_status rse_sampler_next(rse_sampler *sampler, const rse_sampling *sampling, const float *logits,
+                            int64_t position, int32_t *id, rse_error *err);
+
+#endif

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model/forward.h"
+#include "numbers.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct rse_forward {
+    rse_forward_desc desc;
+    bool bf16;
+    int64_t bytes;
+    float *memory;
+    /* Rows of one token each, in memory. */
+    float *x;         /* [hidden] residual stream */
+    float *normed;    /* [hidden] */
+    float *delta;     /* [hidden] what a block adds */
+    float *wide;      /* mixer: packed row; attention: queries; MLP: gate, or up where there is none */
+    float *inner;     /* mixer: y; attention: its result; MLP: up */
+    float *keys;      /* [kv heads][head_dim] */
+    float *values;    /* the same */
+    float *rope;      /* [rotary] */
+    uint16_t *packed; /* mixer: packed row in bf16, with bf16 io */
+};
+
+rse_status rse_library(const rssm_context *context, rssm_status status, rse_error *err) {
+    if (status == RSSM_OK) {
+        return RSE_OK;
+    }
+    rse_status mapped = status == RSSM_ERROR_MEMORY     ? RSE_ERROR_MEMORY
+                        : status == RSSM_ERROR_CORRUPT  ? RSE_ERROR_FORMAT
+                        : status == RSSM_ERROR_MISMATCH ? RSE_ERROR_MISMATCH
+                                                        : RSE_ERROR_LIBRARY;
+    const char *message = rssm_context_message(context);
+    return rse_fail(err, mapped, "%s", message[0] != '\0' ? message : rssm_status_string(status));
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* Values per token of every scratch array, each a multiple of 16 so that all arrays are aligned. */
+typedef struct widths {
+    int64_t hidden, wide, inner, keys, rope, packed;
+} widths;
+
+static widths measure(const rse_model *model, bool bf16) {
+    const rse_config *config = &model->config;
+    widths w = {.hidden = config->hidden};
+    for (int32_t i = 0; i < model->blocks; i++) {
+        const rse_block *block = &model->block[i];
+        if (block->kind == RSE_BLOCK_MIXER) {
+            w.wide = larger(w.wide, block->mixer.width);
+            w.inner = larger(w.inner, block->mixer.out.w.cols);
+            w.packed = bf16 ? larger(w.packed, (block->mixer.width + 1) / 2) : 0;
+        } else if (block->kind == RSE_BLOCK_ATTENTION) {
+            w.wide = larger(w.wide, block->attn.q.w.rows);
+            w.inner = larger(w.inner, block->attn.out.w.cols);
+            w.keys = block->attn.k.w.rows;
+            w.rope = config->attention.rotary;
+        } else {
+            w.wide = larger(w.wide, block->mlp.up.w.rows);
+            w.inner = larger(w.inner, block->mlp.up.w.rows);
+        }
+    }
+    return w;
+}
+
+static float *carve(float **next, int64_t tokens, int64_t width) {
+    float *at = *next;
+    *next += (tokens * width + 15) / 16 * 16;
+    return at;
+}
+
+static void lay_out(rse_forward *f, const widths *w, float **next) {
+    int64_t tokens = f->desc.tokens;
+    f->x = carve(next, tokens, w->hidden);
+    f->normed = carve(next, tokens, w->hidden);
+    f->delta = carve(next, tokens, w->hidden);
+    f->wide = carve(next, tokens, w->wide);
+    f->inner = carve(next, tokens, w->inner);
+    f->keys = carve(next, tokens, w->keys);
+    f->values = carve(next, tokens, w->keys);
+    f->rope = carve(next, tokens, w->rope);
+    f->packed = (uint16_t *)carve(next, tokens, w->packed);
+}
+
+rse_status rse_forward_create(const rse_forward_desc *desc, rse_forward **forward, rse_error *err) {
+    *forward = NULL;
+    rse_forward *f = calloc(1, sizeof *f);
+    if (f == NULL) {
+        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for the scratch of a step");
+    }
+    f->desc = *desc;
+    f->bf16 = desc->io_dtype == RSSM_DTYPE_BF16;
+    widths w = measure(desc->model, f->bf16);
+    float *next = NULL;
+    int64_t per_token = 3 * w.hidden + w.wide + w.inner + 2 * w.keys + w.rope + w.packed;
+    f->bytes = (per_token * desc->tokens + 16 * 16) * (int64_t)sizeof(float);
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, (size_t)f->bytes) != 0) {
+        rse_fail(err, RSE_ERROR_MEMORY, "no memory for the scratch of a step of %lld tokens: %lld bytes",
+                 (long long)desc->tokens, (long long)f->bytes);
+        free(f);
+        return RSE_ERROR_MEMORY;
+    }
+    next = f->memory = memory;
+    lay_out(f, &w, &next);
+    *forward = f;
+    return RSE_OK;
+}
+
+void rse_forward_destroy(rse_forward *forward) {
+    if (forward != NULL) {
+        free(forward->memory);
+        free(forward);
+    }
+}
+
+int64_t rse_forward_bytes(const rse_forward *forward) {
+    return forward->bytes;
+}
+
+/* Where a bf16 model would store a tensor. */
+static void store(const rse_forward *f, int64_t rows, int64_t cols, float *x, int64_t stride) {
+    if (f->bf16) {
+        rse_round_bf16(f->desc.math, rows, cols, x, stride, x, stride);
+    }
+}
+
+static void linear(const rse_forward *f, const rse_linear *w, int64_t tokens, const float *x, float *y,
+                   int64_t y_stride) {
+    rse_matmul(f->desc.math, &w->w, w->bias, tokens, x, w->w.cols, y, y_stride);
+    store(f, tokens, w->w.rows, y, y_stride);
+}
+
+rssm_layer_inputs rse_mixer_inputs(const rse_mixer *mixer, const void *packed, int32_t io_dtype) {
+    const char *base = packed;
+    int64_t size = io_dtype == RSSM_DTYPE_BF16 ? 2 : 4;
+    int64_t stride = mixer->width;
+    rssm_layer_inputs inputs = {
+        .struct_size = sizeof inputs,
+        .q = {base + mixer->q * size, stride, 0},
+        .k = {base + mixer->k * size, stride, 0},
+        .v = {base + mixer->v * size, stride, 0},
+        .z = {base + mixer->z * size, stride, 0},
+        .decay = {base + mixer->decay * size, stride, 0},
+    };
+    if (mixer->beta >= 0) {
+        inputs.beta = (rssm_view){base + mixer->beta * size, stride, 0};
+    }
+    return inputs;
+}
+
+static rse_status run_mixer(rse_forward *f, const rse_step *step, const rse_mixer *mixer, rse_error *err) {
+    int64_t tokens = step->tokens;
+    int64_t column = 0;
+    for (int32_t i = 0; i < mixer->inputs; i++) {
+        linear(f, &mixer->in[i], tokens, f->normed, f->wide + column, mixer->width);
+        column += mixer->in[i].w.rows;
+    }
+    const void *packed = f->wide;
+    if (f->bf16) {
+        for (int64_t i = 0; i < tokens * mixer->width; i++) {
+            f->packed[i] = rssm_bf16_of_f32(f->wide[i]);
+        }
+        packed = f->packed;
+    }
+    if (step->inputs != NULL) {
+        step->inputs(step->inputs_user, mixer->index, packed);
+    }
+    rssm_layer_inputs inputs = rse_mixer_inputs(mixer, packed, f->desc.io_dtype);
+    rssm_output out = {.struct_size = sizeof out, .data = f->inner, .dtype = RSSM_DTYPE_F32};
+    rssm_status status = RSSM_OK;
+    if (step->decodes) {
+        status = rssm_cache_decode(f->desc.cache, mixer->index, &step->batch, &inputs, &out, NULL);
+    }
+    if (step->prompts && status == RSSM_OK) {
+        status = rssm_cache_prefill(f->desc.cache, mixer->index, &step->batch, &inputs, &out, NULL);
+    }
+    RSE_TRY(rse_library(f->desc.context, status, err));
+    store(f, tokens, mixer->out.w.cols, f->inner, mixer->out.w.cols);
+    linear(f, &mixer->out, tokens, f->inner, f->delta, f->desc.model->config.hidden);
+    return RSE_OK;
+}
+
+/* Head norm and rotation of queries or keys: `heads` per token, `head_stride` apart. */
+static void norm_and_turn(rse_forward *f, int64_t tokens, int64_t heads, const float *norm, float *x,
+                          int64_t head_stride) {
+    const rse_config *config = &f->desc.model->config;
+    int64_t dim = config->attention.head_dim;
+    if (norm != NULL) {
+        rse_rms_norm(f->desc.math, tokens * heads, dim, x, head_stride, norm, config->norm_eps, x, head_stride);
+        store(f, tokens * heads, dim, x, head_stride);
+    }
+    if (config->attention.rotary > 0) {
+        rse_rope(f->desc.math, tokens, heads, config->attention.rotary, f->rope, x, heads * head_stride,
+                 head_stride);
+        store(f, tokens * heads, dim, x, head_stride);
+    }
+}
+
+static void run_attention(rse_forward *f, const rse_step *step, const rse_attn *attn) {
+    const rse_config_attention *shape = &f->desc.model->config.attention;
+    int64_t tokens = step->tokens;
+    int64_t dim = shape->head_dim;
+    int64_t q_head = shape->output_gate ? 2 * dim : dim;
+    int64_t q_stride = q_head * shape->q_heads;
+    int64_t k_stride = dim * shape->kv_heads;
+    int64_t out_stride = dim * shape->q_heads;
+    linear(f, &attn->q, tokens, f->normed, f->wide, q_stride);
+    linear(f, &attn->k, tokens, f->normed, f->keys, k_stride);
+    linear(f, &attn->v, tokens, f->normed, f->values, k_stride);
+    norm_and_turn(f, tokens, shape->q_heads, attn->q_norm, f->wide, q_head);
+    norm_and_turn(f, tokens, shape->kv_heads, attn->k_norm, f->keys, dim);
+    for (int32_t i = 0; i < step->batch.rows; i++) {
+        const rse_attention_row *row = &step->kv_rows[i];
+        rse_kv_write(f->desc.kv, row->seq, attn->index, row->start, row->tokens,
+                     f->keys + row->first * k_stride, k_stride, f->values + row->first * k_stride, k_stride);
+    }
+    rse_attention_args args = {
+        .pool = f->desc.kv,
+        .layer = attn->index,
+        .heads = shape->q_heads,
+        .scale = 1.0f / sqrtf((float)dim),
+        .row_count = step->batch.rows,
+        .rows = step->kv_rows,
+        .q = f->wide,
+        .q_stride = q_stride,
+        .q_head_stride = q_head,
+        .out = f->inner,
+        .out_stride = out_stride,
+    };
+    rse_attention(f->desc.math, &args);
+    store(f, tokens, out_stride, f->inner, out_stride);
+    if (shape->output_gate) {
+        rse_sigmoid_mul(f->desc.math, tokens * shape->q_heads, dim, f->wide + dim, q_head, f->inner, dim,
+                        f->inner, dim);
+        store(f, tokens, out_stride, f->inner, out_stride);
+    }
+    linear(f, &attn->out, tokens, f->inner, f->delta, f->desc.model->config.hidden);
+}
+
+static void run_mlp(rse_forward *f, int64_t tokens, const rse_mlp *mlp) {
+    int64_t width = mlp->up.w.rows;
+    linear(f, &mlp->up, tokens, f->normed, f->inner, width);
+    if (mlp->gate.w.data != NULL) {
+        linear(f, &mlp->gate, tokens, f->normed, f->wide, width);
+        rse_silu_mul(f->desc.math, tokens, width, f->wide, width, f->inner, width, f->inner, width);
+    } else {
+        rse_relu2(f->desc.math, tokens, width, f->inner, width, f->inner, width);
+    }
+    store(f, tokens, width, f->inner, width);
+    linear(f, &mlp->down, tokens, f->inner, f->delta, f->desc.model->config.hidden);
+}
+
+static rse_status run_block(rse_forward *f, const rse_step *step, const rse_block *block, rse_error *err) {
+    const rse_config *config = &f->desc.model->config;
+    const rse_math *math = f->desc.math;
+    int64_t hidden = config->hidden;
+    int64_t tokens = step->tokens;
+    rse_rms_norm(math, tokens, hidden, f->x, hidden, block->norm, config->norm_eps, f->normed, hidden);
+    store(f, tokens, hidden, f->normed, hidden);
+    if (block->kind == RSE_BLOCK_MIXER) {
+        RSE_TRY(run_mixer(f, step, &block->mixer, err));
+    } else if (block->kind == RSE_BLOCK_ATTENTION) {
+        run_attention(f, step, &block->attn);
+    } else {
+        run_mlp(f, tokens, &block->mlp);
+    }
+    rse_add(math, tokens, hidden, f->x, hidden, f->delta, hidden, f->x, hidden);
+    store(f, tokens, hidden, f->x, hidden);
+    return RSE_OK;
+}
+
+/* Final norm and output matrix, for the tokens whose outputs are wanted. */
+static void finish(rse_forward *f, const rse_step *step, float *logits, float *hidden_out) {
+    const rse_model *model = f->desc.model;
+    int64_t hidden = model->config.hidden;
+    for (int64_t i = 0; i < step->outputs; i++) {
+        memcpy(f->normed + i * hidden, f->x + step->output_tokens[i] * hidden, (size_t)hidden * sizeof *f->x);
+    }
+    rse_rms_norm(f->desc.math, step->outputs, hidden, f->normed, hidden, model->norm, model->config.norm_eps,
+                 f->normed, hidden);
+    store(f, step->outputs, hidden, f->normed, hidden);
+    if (f->desc.probe != NULL) {
+        f->desc.probe(f->desc.probe_user, model->config.layers, step->outputs, hidden, f->normed);
+    }
+    if (hidden_out != NULL) {
+        memcpy(hidden_out, f->normed, (size_t)(step->outputs * hidden) * sizeof *hidden_out);
+    }
+    if (logits != NULL) {
+        rse_matmul(f->desc.math, &model->output.w, model->output.bias, step->outputs, f->normed, hidden, logits,
+                   model->config.vocab);
+    }
+}
+
+rse_status rse_forward_run(rse_forward *f, const rse_step *step, float *logits, float *hidden, rse_error *err) {
+    const rse_model *model = f->desc.model;
+    int64_t size = model->config.hidden;
+    for (int64_t i = 0; i < step->tokens; i++) {
+        rse_matrix_row(f->desc.math, &model->embedding, step->ids[i], f->x + i * size);
+    }
+    store(f, step->tokens, size, f->x, size);
+    if (model->attention > 0 && model->config.attention.rotary > 0) {
+        RSE_TRY(rse_rope_table(model->config.attention.rotary, model->config.attention.rope_theta, step->tokens,
+                               step->positions, f->rope, err));
+    }
+    int32_t layer = -1;
+    for (int32_t i = 0; i < model->blocks; i++) {
+        const rse_block *block = &model->block[i];
+        if (f->desc.probe != NULL && block->layer != layer) {
+            f->desc.probe(f->desc.probe_user, block->layer, step->tokens, size, f->x);
+        }
+        layer = block->layer;
+        RSE_TRY(run_block(f, step, block, err));
+    }
+    if (step->outputs > 0) {
+        finish(f, step, logits, hidden);
+    }
+    return RSE_OK;
+}

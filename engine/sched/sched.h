@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The scheduler: requests to continue sequences, run together. Each of its steps is one step of the engine with
+ * the next token of every request that is generating, and pieces of the prompts of those that are not yet, as
+ * many tokens as the engine's batch_tokens allow. Requests may come and go between any two steps.
+ */
+#ifndef RSE_SCHED_H
+#define RSE_SCHED_H
+
+#include "engine.h"
+#include "math/sampler.h"
+
+typedef struct rse_sched rse_sched;
+typedef struct rse_request rse_request;
+
+enum {
+    RSE_RUNNING = 0,
+    RSE_FINISH_END,    /* the model chose an end token, which is the last of the tokens */
+    RSE_FINISH_LENGTH, /* max_tokens were generated */
+    RSE_FINISH_ABORT,
+    RSE_FINISH_ERROR /* rse_request_error() */
+};
+
+/* Called for every generated token, from within rse_sched_step(); it may abort requests. */
+typedef void (*rse_token_fn)(void *user, rse_request *request, int32_t token);
+
+typedef struct rse_request_desc {
+    rse_session *session;  /* the request's alone while it runs; not closed by the scheduler */
+    const int32_t *prompt; /* [count], count >= 1; copied */
+    int64_t count;
+    int64_t max_tokens; /* >= 0 */
+    bool ignore_end;    /* end tokens are tokens like any other */
+    rse_sampling sampling;
+    rse_token_fn token; /* or NULL */
+    void *user;
+} rse_request_desc;
+
+rse_status rse_sched_create(rse_engine *engine, rse_sched **sched, rse_error *err);
+/* Requests are freed with it; their sessions stay. NULL is fine. */
+void rse_sched_destroy(rse_sched *sched);
+
+/* RSE_ERROR_USAGE for an empty prompt, a token outside the vocabulary, a session that another running request
+ * has, a sampling that makes no sense. The request lives until rse_request_free(). */
+rse_status rse_sched_add(rse_sched *sched, const rse_request_desc *desc, rse_request **request, rse_error *err);
+/* Ends a request where it stands; a finished one stays what it is. */
+void rse_request_abort(rse_request *request);
+void rse_request_free(rse_request *request); /* aborts a running one; NULL is fine */
+
+int32_t rse_request_state(const rse_request *request);          /* RSE_RUNNING or RSE_FINISH_* */
+const rse_error *rse_request_error(const rse_request *request); /* of RSE_FINISH_ERROR */
+int64_t rse_request_prompt_left(const rse_request *request);    /* tokens of the prompt still to be run */
+/* The generated tokens. Of a finished request the last one has not been run: the session's tokens, kept and
+ * pending, end just before it. Valid until the next step. */
+const int32_t *rse_request_tokens(const rse_request *request, int64_t *count);
+
+/*
+ * One step of all running requests; *running is how many still are after it, 0 if there was nothing to do. A
+ * request that finds no room for keys and values, or whose logits are no numbers, ends with an error of its
+ * own. A failing engine ends all that took part, and its status is returned.
+ */
+rse_status rse_sched_step(rse_sched *sched, int32_t *running, rse_error *err);
+
+/* What was done since the scheduler was made. A step with a piece of a prompt counts as prompt time, and tokens
+ * that others generated in it are not in the figures of decoding. */
+typedef struct rse_sched_figures {
+    int64_t prompt_tokens;
+    double prompt_seconds;
+    int64_t decode_tokens;
+    double decode_seconds;
+    int64_t bytes_read; /* of states and records, by steps of decoding */
+    int64_t bytes_written;
+} rse_sched_figures;
+rse_sched_figures rse_sched_count(const rse_sched *sched);
+
+#endif

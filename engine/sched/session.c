@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sched/internal.h"
+
+#include <stdlib.h>
+
+rse_status rse_session_reset(rse_session *session, uint64_t id, rse_error *err) {
+    rse_engine *engine = session->engine;
+    if (engine->cache != NULL) {
+        rssm_status status = rssm_cache_reset(engine->cache, 1, &session->slot, &id, NULL, NULL);
+        RSE_TRY(rse_library(engine->context, status, err));
+    }
+    session->id = id;
+    session->position = 0;
+    session->pending = 0;
+    session->pending_prompt = false;
+    session->broken = false;
+    session->ids.count = 0;
+    rse_kv_seq_truncate(engine->kv, &session->kv, 0);
+    return rse_shadow_reset(engine->shadow, session, err);
+}
+
+rse_status rse_session_open(rse_engine *engine, uint64_t id, rse_session **session, rse_error *err) {
+    *session = NULL;
+    int32_t slot = 0;
+    while (slot < engine->options.sessions && engine->sessions[slot] != NULL) {
+        slot++;
+    }
+    if (slot == engine->options.sessions) {
+        return rse_fail(err, RSE_ERROR_MEMORY, "all %d sessions of the engine are in use", slot);
+    }
+    rse_session *opened = calloc(1, sizeof *opened);
+    if (opened == NULL) {
+        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a session");
+    }
+    opened->engine = engine;
+    opened->slot = slot;
+    engine->sessions[slot] = opened;
+    rse_status status = rse_session_reset(opened, id, err);
+    if (status != RSE_OK) {
+        rse_session_close(opened);
+        return status;
+    }
+    *session = opened;
+    return RSE_OK;
+}
+
+void rse_session_close(rse_session *session) {
+    if (session == NULL) {
+        return;
+    }
+    session->engine->sessions[session->slot] = NULL;
+    rse_kv_seq_free(session->engine->kv, &session->kv);
+    rse_ids_free(&session->ids);
+    free(session);
+}
+
+int64_t rse_session_position(const rse_session *session) {
+    return session->position;
+}
+
+int32_t rse_session_pending(const rse_session *session) {
+    return session->pending;
+}
+
+const int32_t *rse_session_ids(const rse_session *session) {
+    return session->ids.data;
+}
+
+rse_status rse_session_commit(rse_session *session, int32_t accepted, rse_error *err) {
+    rse_row row = {.session = session, .accepted = accepted};
+    return rse_engine_step(session->engine, &row, 1, NULL, NULL, err);
+}
+
+rse_status rse_session_reserve(rse_session *session, int64_t tokens, rse_error *err) {
+    int64_t end = session->position + session->pending + tokens;
+    return rse_kv_seq_reserve(session->engine->kv, &session->kv, end, err);
+}
+
+/* Tokens that are in the state already must be kept before anything is done with that state. */
+static rse_status settle(rse_session *session, rse_error *err) {
+    if (session->broken) {
+        return rse_fail(err, RSE_ERROR_USAGE, "session %d is broken by a step that failed; reset it",
+                        session->slot);
+    }
+    return session->pending > 0 && rse_session_whole(session) ? rse_session_commit(session, RSE_ACCEPT_ALL, err)
+                                                              : RSE_OK;
+}
+
+rse_status rse_session_copy(rse_session *session, rse_session *from, uint64_t id, rse_error *err) {
+    rse_engine *engine = session->engine;
+    if (from->engine != engine || from == session) {
+        return rse_fail(err, RSE_ERROR_USAGE, "a session can be copied from another one of its engine");
+    }
+    RSE_TRY(settle(from, err));
+    RSE_TRY(rse_session_reset(session, id, err));
+    for (int64_t i = 0; i < from->position; i++) {
+        rse_status status = rse_ids_append(&session->ids, from->ids.data[i], err);
+        if (status != RSE_OK) {
+            session->ids.count = 0;
+            return status;
+        }
+    }
+    rse_status status = rse_kv_seq_copy(engine->kv, &from->kv, from->position, &session->kv, err);
+    if (status == RSE_OK && engine->cache != NULL) {
+        status = rse_library(engine->context,
+                             rssm_cache_copy(engine->cache, 1, &from->slot, &session->slot, &id, NULL), err);
+    }
+    if (status != RSE_OK) {
+        session->ids.count = 0;
+        rse_kv_seq_truncate(engine->kv, &session->kv, 0);
+        return status;
+    }
+    session->position = from->position;
+    return rse_shadow_restart(engine->shadow, session, err);
+}
+
+rse_status rse_session_rollback(rse_session *session, int64_t position, rse_error *err) {
+    rse_engine *engine = session->engine;
+    if (position < 0 || position > session->position) {
+        return rse_fail(err, RSE_ERROR_USAGE, "position is %lld; the session keeps %lld tokens",
+                        (long long)position, (long long)session->position);
+    }
+    RSE_TRY(settle(session, err));
+    if (engine->cache != NULL) {
+        rssm_status status = rssm_cache_rollback(engine->cache, 1, &session->slot, &position, NULL);
+        RSE_TRY(rse_library(engine->context, status, err));
+    }
+    session->position = position;
+    session->pending = 0;
+    session->ids.count = (size_t)position;
+    rse_kv_seq_truncate(engine->kv, &session->kv, position);
+    return rse_shadow_truncate(engine->shadow, session, err);
+}
+
+rse_status rse_session_check(rse_session *session, rse_error *err) {
+    RSE_TRY(settle(session, err));
+    return rse_shadow_flush(session->engine->shadow, session, err);
+}
