@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * replayssm inspect: what a model is made of, and what running it takes of memory.
+ */
+#include "tool.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const option_row inspect_options[] = {
+    {"batch", 0, OPTION_WHOLE, offsetof(settings, batch), "B", "1", 1, 4096, NULL, "sequences to plan for"},
+    {0},
+};
+
+static const command_spec spec = {
+    .usage = "replayssm inspect [MODEL] [OPTION]...",
+    .about =
+        "Shows the layers and parameters of MODEL (default tiny-gdn), the bytes of state and buffer that each\n"
+        "sequence takes, and the memory plan.",
+    .tables = {inspect_options, options_engine},
+};
+
+/* "4-6": layers of one kind in a row. */
+static void print_layers(const workspace *work) {
+    printf("layers          %d: %d recurrent, %d with attention, %d with MLP", work->info.layers,
+           work->info.layers_recurrent, work->info.layers_attention, work->info.layers_mlp);
+    printf("; hidden size %d, vocabulary %d\n", work->info.hidden, work->info.vocab);
+    int32_t first = 0;
+    for (int32_t layer = 1; layer <= work->info.layers; layer++) {
+        const char *kind = rse_engine_layer(work->engine, first);
+        const char *next = rse_engine_layer(work->engine, layer);
+        if (next != NULL && strcmp(kind, next) == 0) {
+            continue;
+        }
+        char range[32];
+        if (layer - 1 == first) {
+            snprintf(range, sizeof range, "%d", first);
+        } else {
+            snprintf(range, sizeof range, "%d-%d", first, layer - 1);
+        }
+        printf("  %-14s%s\n", range, kind);
+        first = layer;
+    }
+}
+
+static void print_bytes(const char *label, int64_t bytes, const char *note) {
+    const char *unit = "MiB";
+    double scaled = (double)bytes / 1048576.0;
+    if (bytes < 1048576) {
+        unit = "KiB";
+        scaled = (double)bytes / 1024.0;
+    }
+    printf("  %-14s%14" PRId64 " bytes %10.1f %s%s%s\n", label, bytes, scaled, unit,
+           note[0] != '\0' ? "  " : "", note);
+}
+
+static void print_plan(const rse_engine_info *info) {
+    int64_t sequence = info->checkpoint_bytes + info->buffer_bytes + info->conv_bytes + info->cursor_bytes;
+    printf("per sequence    method %s, window %d, io %s\n", method_name(info->method), info->window,
+           rssm_dtype_name(info->io_dtype));
+    print_bytes("state", info->checkpoint_bytes, "checkpoints, f32");
+    print_bytes("buffer", info->buffer_bytes, "records of recent tokens");
+    print_bytes("convolution", info->conv_bytes, "");
+    print_bytes("cursors", info->cursor_bytes, "");
+    print_bytes("sum", sequence, "");
+    print_bytes("keys, values", info->kv_token_bytes, "more for each token");
+    printf("memory plan     %d sequence%s, %d threads\n", info->sessions, info->sessions == 1 ? "" : "s",
+           info->threads);
+    print_bytes("weights", info->weight_bytes, "mapped from the files, and converted copies");
+    print_bytes("sequences", sequence * info->sessions, "");
+    print_bytes("keys, values", info->kv_bytes, "at most; pages are touched on use");
+    print_bytes("scratch", info->scratch_bytes, "of a step");
+}
+
+static rse_status inspect(const settings *set, workspace *work, rse_error *err) {
+    RSE_TRY(workspace_open(set, (int32_t)set->batch, work, err));
+    const rse_engine_info *info = &work->info;
+    rse_engine_counters counters;
+    RSE_TRY(rse_engine_count(work->engine, &counters, err));
+    printf("model           %s, %s\n", info->model_type, work->directory);
+    printf("parameters      %" PRId64, info->parameters);
+    if (info->mtp_blocks > 0) {
+        printf(", and %" PRId64 " in %d block for multi-token prediction", info->parameters_mtp,
+               info->mtp_blocks);
+    }
+    printf("\nfingerprint     %016" PRIx64 "\n", info->fingerprint);
+    printf("kernel          %s; %s outside the recurrence\n", counters.kernel, info->isa);
+    print_layers(work);
+    print_plan(info);
+    return RSE_OK;
+}
+
+int command_inspect(int argc, char **argv) {
+    settings set;
+    int done = options_parse(&spec, argc, argv, &set);
+    if (done != 0) {
+        return done - 1;
+    }
+    workspace work = {0};
+    rse_error err = {0};
+    rse_status status = inspect(&set, &work, &err);
+    workspace_close(&work);
+    return status == RSE_OK ? EXIT_SUCCESS : report_error(&err);
+}

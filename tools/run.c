@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * replayssm run: one or several sequences from one prompt, streamed as they come, then a line of figures; or
+ * all of it as one JSON object.
+ */
+#include "base/file.h"
+#include "tool.h"
+#include "sched/sched.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(field) offsetof(settings, field)
+
+static const option_row run_options[] = {
+    {"prompt", 'p', OPTION_TEXT, AT(prompt), "TEXT", NULL, 0, 0, NULL, "the text to continue"},
+    {0},
+};
+static const option_row sampling_options[] = {
+    {"count", 'n', OPTION_WHOLE, AT(count), "N", "256", 0, 1e9, NULL, "tokens to generate at most"},
+    {"ignore-eos", 0, OPTION_FLAG, AT(ignore_eos), NULL, NULL, 0, 0, NULL, "go on after the model's end token"},
+    {"temp", 0, OPTION_REAL, AT(temp), "T", "0.8", 0, 100, NULL, "temperature; 0: always the likeliest token"},
+    {"top-k", 0, OPTION_WHOLE, AT(top_k), "K", "0", 0, INT32_MAX, NULL, "of the K likeliest tokens; 0: all"},
+    {"top-p", 0, OPTION_REAL, AT(top_p), "P", "1", 1e-6, 1, NULL, "of the likeliest that sum to P; 1: all"},
+    {"min-p", 0, OPTION_REAL, AT(min_p), "P", "0", 0, 1, NULL,
+     "of those P times as likely as the likeliest; 0: all"},
+    {"seed", 0, OPTION_SEED, AT(seed), "S", "0", 0, 0, NULL, "of the random numbers"},
+    {"batch", 0, OPTION_WHOLE, AT(batch), "B", "1", 1, 4096, NULL, "sequences, with seeds S, S+1, ..."},
+    {"session", 0, OPTION_TEXT, AT(session), "FILE", NULL, 0, 0, NULL,
+     "continue the sequence in FILE, if it exists, and save it there"},
+    {"json", 0, OPTION_FLAG, AT(json), NULL, NULL, 0, 0, NULL, "print one JSON object instead"},
+    {0},
+};
+
+static const command_spec spec = {
+    .usage = "replayssm run [MODEL] [-p TEXT | --file FILE | --ids FILE] [OPTION]...",
+    .about = "Lets MODEL, a directory or the name of a bundled model (default tiny-gdn), continue a text.",
+    .tables = {run_options, options_input, sampling_options, options_engine},
+};
+
+/* One of the sequences of a run. */
+typedef struct stream {
+    rse_session *session;
+    rse_request *request;
+    uint64_t seed;
+    rse_decoder decoder;
+    bool print; /* as it comes */
+    rse_text text;
+} stream;
+
+typedef struct run_state {
+    const settings *set;
+    workspace work;
+    rse_ids prompt;
+    rse_sched *sched;
+    stream *streams; /* [set->batch] */
+} run_state;
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number) {
+    (void)number;
+    interrupted = 1;
+}
+
+static void print_text(stream *s, size_t from) {
+    if (s->print && s->text.length > from) {
+        fwrite(s->text.data + from, 1, s->text.length - from, stdout);
+        fflush(stdout);
+    }
+}
+
+static void on_token(void *user, rse_request *request, int32_t token) {
+    stream *s = user;
+    size_t before = s->text.length;
+    rse_error ignored;
+    if (s->decoder.tokenizer != NULL && rse_decoder_push(&s->decoder, token, &s->text, &ignored) != RSE_OK) {
+        rse_request_abort(request); /* no memory for text */
+    }
+    print_text(s, before);
+}
+
+/* Opens the sessions; a saved one brings the tokens that its prompt starts with. */
+static rse_status open_streams(run_state *run, rse_error *err) {
+    const settings *set = run->set;
+    run->streams = calloc((size_t)set->batch, sizeof *run->streams);
+    if (run->streams == NULL) {
+        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for %" PRId64 " sequences", set->batch);
+    }
+    for (int64_t i = 0; i < set->batch; i++) {
+        stream *s = &run->streams[i];
+        s->seed = set->seed + (uint64_t)i;
+        s->print = set->batch == 1 && !set->json;
+        rse_decoder_init(&s->decoder, run->work.tokenizer, false);
+        RSE_TRY(rse_session_open(run->work.engine, s->seed, &s->session, err));
+    }
+    if (set->session == NULL || !rse_file_exists(set->session)) {
+        return RSE_OK;
+    }
+    rse_session_tail tail;
+    RSE_TRY(rse_session_load(run->streams[0].session, set->session, &tail, err));
+    rse_status status = RSE_OK;
+    for (int64_t i = 0; i < tail.count && status == RSE_OK; i++) {
+        status = rse_ids_append(&run->prompt, tail.ids[i], err);
+    }
+    if (!set->seed_given) {
+        run->streams[0].seed = tail.seed;
+    }
+    free(tail.ids);
+    return status;
+}
+
+static rse_status start(run_state *run, rse_error *err) {
+    const settings *set = run->set;
+    RSE_TRY(open_streams(run, err));
+    bool given;
+    RSE_TRY(read_input(&run->work, set, &run->prompt, &given, err));
+    if (run->prompt.count == 0) {
+        return rse_fail(err, RSE_ERROR_USAGE,
+                        "there is nothing to continue: give -p TEXT, --file FILE or --ids FILE");
+    }
+    RSE_TRY(rse_sched_create(run->work.engine, &run->sched, err));
+    for (int64_t i = 0; i < set->batch; i++) {
+        stream *s = &run->streams[i];
+        rse_request_desc desc = {
+            .session = s->session,
+            .prompt = run->prompt.data,
+            .count = (int64_t)run->prompt.count,
+            .max_tokens = set->count,
+            .ignore_end = set->ignore_eos,
+            .sampling = {.temperature = (float)set->temp,
+                         .top_k = (int32_t)set->top_k,
+                         .top_p = (float)set->top_p,
+                         .min_p = (float)set->min_p,
+                         .seed = s->seed},
+            .token = on_token,
+            .user = s,
+        };
+        RSE_TRY(rse_sched_add(run->sched, &desc, &s->request, err));
+    }
+    return RSE_OK;
+}
+
+static rse_status generate(run_state *run, rse_error *err) {
+    int64_t total = (int64_t)run->prompt.count * run->set->batch;
+    progress bar = {0};
+    int32_t running = 1;
+    while (running > 0) {
+        RSE_TRY(rse_sched_step(run->sched, &running, err));
+        int64_t left = 0;
+        for (int64_t i = 0; i < run->set->batch; i++) {
+            left += rse_request_prompt_left(run->streams[i].request);
+        }
+        if (left > 0) {
+            progress_show(&bar, "prompt", total - left, total);
+        } else {
+            progress_clear(&bar);
+        }
+        for (int64_t i = 0; interrupted && i < run->set->batch; i++) {
+            rse_request_abort(run->streams[i].request);
+        }
+    }
+    for (int64_t i = 0; i < run->set->batch; i++) {
+        stream *s = &run->streams[i];
+        if (rse_request_state(s->request) == RSE_FINISH_ERROR) {
+            *err = *rse_request_error(s->request);
+            return err->status;
+        }
+        size_t before = s->text.length;
+        RSE_TRY(rse_decoder_flush(&s->decoder, &s->text, err));
+        print_text(s, before);
+    }
+    return RSE_OK;
+}
+
+/* The checks and the saving that come after the last token. */
+static rse_status conclude(run_state *run, rse_error *err) {
+    for (int64_t i = 0; i < run->set->batch; i++) {
+        stream *s = &run->streams[i];
+        RSE_TRY(rse_session_commit(s->session, RSE_ACCEPT_ALL, err));
+        if (i == 0 && run->set->session != NULL) {
+            int64_t count;
+            const int32_t *tokens = rse_request_tokens(s->request, &count);
+            int32_t last = count > 0 ? tokens[count - 1] : 0;
+            rse_session_tail tail = {.ids = &last, .count = count > 0, .seed = s->seed};
+            RSE_TRY(rse_session_save(s->session, &tail, run->set->session, err));
+        }
+        if (run->set->check) {
+            RSE_TRY(rse_session_check(s->session, err));
+        }
+    }
+    return RSE_OK;
+}
+
+static double rate(int64_t tokens, double seconds) {
+    return seconds > 0.0 ? (double)tokens / seconds : 0.0;
+}
+
+static double per_token(int64_t bytes, const rse_sched_figures *figures) {
+    return figures->decode_tokens > 0 ? (double)bytes / (double)figures->decode_tokens : 0.0;
+}
+
+static const char *finish_name(int32_t state) {
+    static const char *const names[] = {"running", "end", "length", "abort", "error"};
+    return names[state];
+}
+
+static void print_figures(const run_state *run, bool identical) {
+    rse_sched_figures f = rse_sched_count(run->sched);
+    const rse_engine_info *info = &run->work.info;
+    int64_t generated = 0;
+    for (int64_t i = 0; i < run->set->batch; i++) {
+        int64_t count;
+        (void)rse_request_tokens(run->streams[i].request, &count);
+        generated += count;
+    }
+    printf("%" PRId64 " tokens, %.1f tokens/s; prompt %" PRId64 " tokens, %.1f tokens/s; %s, window %d, %s; "
+           "state bytes per token: %.0f read, %.0f written",
+           generated, rate(f.decode_tokens, f.decode_seconds), f.prompt_tokens,
+           rate(f.prompt_tokens, f.prompt_seconds), method_name(info->method), info->window,
+           rssm_dtype_name(info->io_dtype), per_token(f.bytes_read, &f), per_token(f.bytes_written, &f));
+    if (run->set->check) {
+        printf("; %" PRId64 " flushes compared, %s", rse_engine_checked(run->work.engine),
+               identical ? "all bit-identical" : "one differs");
+    }
+    putchar('\n');
+}
+
+static void print_text_form(run_state *run, bool identical) {
+    for (int64_t i = 0; i < run->set->batch; i++) {
+        stream *s = &run->streams[i];
+        if (run->set->batch > 1) {
+            printf("--- seed %" PRIu64 "\n", s->seed);
+            s->print = true;
+            print_text(s, 0);
+        }
+        if (run->work.tokenizer == NULL) {
+            int64_t count;
+            const int32_t *tokens = rse_request_tokens(s->request, &count);
+            for (int64_t t = 0; t < count; t++) {
+                printf("%s%d", t > 0 ? " " : "", tokens[t]);
+            }
+        }
+        putchar('\n');
+    }
+    print_figures(run, identical);
+}
+
+/* All ids of a sequence: what its session has run, and the last one chosen. */
+static json_t *json_ids(const stream *s) {
+    json_t *list = json_array();
+    int64_t run = rse_session_position(s->session) + rse_session_pending(s->session);
+    const int32_t *ids = rse_session_ids(s->session);
+    for (int64_t i = 0; i < run; i++) {
+        json_array_append_new(list, json_integer(ids[i]));
+    }
+    int64_t count;
+    const int32_t *tokens = rse_request_tokens(s->request, &count);
+    if (count > 0) {
+        json_array_append_new(list, json_integer(tokens[count - 1]));
+    }
+    return list;
+}
+
+static json_t *json_text(const stream *s) {
+    return json_stringn(s->text.data != NULL ? s->text.data : "", s->text.length);
+}
+
+static void describe_streams(json_t *object, const run_state *run) {
+    const stream *first = &run->streams[0];
+    json_object_set_new(object, "ids", json_ids(first));
+    json_object_set_new(object, "text", json_text(first));
+    json_object_set_new(object, "finish", json_string(finish_name(rse_request_state(first->request))));
+    if (run->set->batch == 1) {
+        return;
+    }
+    json_t *list = json_array();
+    for (int64_t i = 0; i < run->set->batch; i++) {
+        const stream *s = &run->streams[i];
+        json_t *item = json_object();
+        json_object_set_new(item, "seed", json_integer((json_int_t)s->seed));
+        json_object_set_new(item, "ids", json_ids(s));
+        json_object_set_new(item, "text", json_text(s));
+        json_object_set_new(item, "finish", json_string(finish_name(rse_request_state(s->request))));
+        json_array_append_new(list, item);
+    }
+    json_object_set_new(object, "sequences", list);
+}
+
+static void print_json(const run_state *run, bool identical) {
+    rse_sched_figures f = rse_sched_count(run->sched);
+    const rse_engine_info *info = &run->work.info;
+    json_t *object = json_object();
+    describe_streams(object, run);
+    json_object_set_new(object, "tokens_per_second", json_real(rate(f.decode_tokens, f.decode_seconds)));
+    json_object_set_new(object, "prompt_tokens_per_second", json_real(rate(f.prompt_tokens, f.prompt_seconds)));
+    json_object_set_new(object, "method", json_string(method_name(info->method)));
+    json_object_set_new(object, "window", json_integer(info->window));
+    json_object_set_new(object, "io", json_string(rssm_dtype_name(info->io_dtype)));
+    json_object_set_new(object, "threads", json_integer(info->threads));
+    json_object_set_new(object, "state_bytes_read_per_token", json_real(per_token(f.bytes_read, &f)));
+    json_object_set_new(object, "state_bytes_written_per_token", json_real(per_token(f.bytes_written, &f)));
+    if (run->set->check) {
+        json_object_set_new(object, "flushes_compared", json_integer(rse_engine_checked(run->work.engine)));
+        json_object_set_new(object, "identical", json_boolean(identical));
+    }
+    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(12));
+    putchar('\n');
+    json_decref(object);
+}
+
+static rse_status run_all(run_state *run, rse_error *err) {
+    const settings *set = run->set;
+    if (set->session != NULL && set->batch > 1) {
+        return rse_fail(err, RSE_ERROR_USAGE, "--session keeps one sequence; --batch is %" PRId64, set->batch);
+    }
+    RSE_TRY(workspace_open(set, (int32_t)set->batch, &run->work, err));
+    RSE_TRY(start(run, err));
+    rse_status status = generate(run, err);
+    if (status == RSE_OK) {
+        status = conclude(run, err);
+    }
+    bool identical = status != RSE_ERROR_MISMATCH;
+    if (status == RSE_OK || !identical) { /* a difference that --check found is a result, too */
+        if (set->json) {
+            print_json(run, identical);
+        } else {
+            print_text_form(run, identical);
+        }
+    }
+    return status;
+}
+
+int command_run(int argc, char **argv) {
+    settings set;
+    int done = options_parse(&spec, argc, argv, &set);
+    if (done != 0) {
+        return done - 1;
+    }
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL); /* the first one ends the run in order, the second one at once */
+    run_state run = {.set = &set};
+    rse_error err = {0};
+    rse_status status = run_all(&run, &err);
+    int code = status == RSE_OK ? EXIT_SUCCESS : report_error(&err);
+    rse_sched_destroy(run.sched);
+    for (int64_t i = 0; run.streams != NULL && i < set.batch; i++) {
+        rse_session_close(run.streams[i].session);
+        rse_text_free(&run.streams[i].text);
+    }
+    free(run.streams);
+    rse_ids_free(&run.prompt);
+    workspace_close(&run.work);
+    return code;
+}

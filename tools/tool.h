@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The subcommands, and what they share: finding and opening a model, reading what is to be run, failing.
+ */
+#ifndef REPLAYSSM_TOOL_H
+#define REPLAYSSM_TOOL_H
+
+#include "base/buffer.h"
+#include "engine.h"
+#include "options.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+
+enum { EXIT_USAGE = 2 }; /* beside EXIT_SUCCESS and EXIT_FAILURE */
+
+/* argv[0] is the subcommand. They return the exit code. */
+int command_run(int argc, char **argv);
+int command_eval(int argc, char **argv);
+int command_inspect(int argc, char **argv);
+int rse_bench_main(int argc, char **argv); /* bench/ */
+
+/* Prints the sentence and returns the exit code that belongs to its status. */
+int report_error(const rse_error *err);
+
+/* An opened model with its tokenizer; the latter is NULL where the directory has none. */
+typedef struct workspace {
+    char *directory;
+    rse_engine *engine;
+    rse_engine_info info;
+    rse_tokenizer *tokenizer;
+} workspace;
+
+/* Opens what settings name. The caller closes it, after a failure too. */
+rse_status workspace_open(const settings *set, int32_t sessions, workspace *work, rse_error *err);
+void workspace_close(workspace *work);
+
+/* Appends the ids of settings' prompt, file or ids to ids. *given: whether there was any of them; more than
+ * one, an empty text and an id outside the vocabulary are RSE_ERROR_USAGE. */
+rse_status read_input(const workspace *work, const settings *set, rse_ids *ids, bool *given, rse_error *err);
+
+/* A bar on stderr, on terminals only and not for work that is done at once. Zeroed: not begun. */
+typedef struct progress {
+    const char *label;
+    double began;
+    bool shown;
+} progress;
+void progress_show(progress *bar, const char *label, int64_t done, int64_t total);
+void progress_clear(progress *bar);
+
+#endif

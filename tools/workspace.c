@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finding a model, opening it, and reading the text or ids that it is to work on.
+ */
+#include "base/file.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_MODEL "tiny-gdn"
+
+enum { INPUT_LIMIT = 1 << 28, PATH_SIZE = 4096, STEP_TOKENS = 512 };
+
+int report_error(const rse_error *err) {
+    fprintf(stderr, "replayssm: %s\n", err->text);
+    return err->status == RSE_ERROR_USAGE ? EXIT_USAGE : EXIT_FAILURE;
+}
+
+/* Models that come with the command lie beside it once it is installed, and in the source tree before. */
+static char *bundled_model(const char *name) {
+    static const char *const from_bin[] = {"/../share/replayssm/models", "/../../models"};
+    char path[PATH_SIZE];
+    ssize_t length = readlink("/proc/self/exe", path, PATH_SIZE - 64);
+    if (length > 0) {
+        path[length] = '\0';
+        char *slash = strrchr(path, '/');
+        for (size_t i = 0; slash != NULL && i < sizeof from_bin / sizeof from_bin[0]; i++) {
+            strcpy(slash, from_bin[i]);
+            char *found = rse_path_join(path, name);
+            if (found == NULL || rse_file_is_directory(found)) {
+                return found;
+            }
+            free(found);
+        }
+    }
+    return rse_path_join(REPLAYSSM_MODELS, name);
+}
+
+static char *find_model(const char *name) {
+    if (name == NULL) {
+        return bundled_model(DEFAULT_MODEL);
+    }
+    if (strchr(name, '/') == NULL && !rse_file_exists(name)) {
+        char *found = bundled_model(name);
+        if (found == NULL || rse_file_is_directory(found)) {
+            return found;
+        }
+        free(found);
+    }
+    return strdup(name);
+}
+
+static void log_line(void *user, int32_t level, const char *text) {
+    (void)user;
+    (void)level;
+    fprintf(stderr, "replayssm: %s\n", text);
+}
+
+static rse_status open_tokenizer(workspace *work, rse_error *err) {
+    char *path = rse_path_join(work->directory, "tokenizer.json");
+    if (path == NULL) {
+        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a path");
+    }
+    bool there = rse_file_exists(path);
+    free(path);
+    return there ? rse_tokenizer_load(work->directory, &work->tokenizer, err) : RSE_OK;
+}
+
+rse_status workspace_open(const settings *set, int32_t sessions, workspace *work, rse_error *err) {
+    *work = (workspace){.directory = find_model(set->model)};
+    if (work->directory == NULL) {
+        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a path");
+    }
+    if (!rse_file_is_directory(work->directory)) {
+        return rse_fail(err, RSE_ERROR_IO, "%s: no such directory, and no bundled model", work->directory);
+    }
+    rse_engine_options options = {
+        .threads = (int32_t)set->threads,
+        .io_dtype = set->io,
+        .method = set->method,
+        .window = (int32_t)set->window,
+        .sessions = sessions,
+        .batch_tokens = sessions > STEP_TOKENS ? sessions : STEP_TOKENS,
+        .check = set->check,
+        .log = set->verbose ? log_line : NULL,
+    };
+    if (set->verbose) {
+        fprintf(stderr, "replayssm: model %s\n", work->directory);
+    }
+    RSE_TRY(rse_engine_open(work->directory, &options, &work->engine, err));
+    rse_engine_describe(work->engine, &work->info);
+    return open_tokenizer(work, err);
+}
+
+void workspace_close(workspace *work) {
+    rse_tokenizer_free(work->tokenizer);
+    rse_engine_close(work->engine);
+    free(work->directory);
+    *work = (workspace){0};
+}
+
+static rse_status parse_ids(const char *path, char *text, size_t size, int32_t vocab, rse_ids *ids,
+                            rse_error *err) {
+    if (strlen(text) != size) {
+        return rse_fail(err, RSE_ERROR_USAGE, "%s: byte %zu is 0, which is no white space", path, strlen(text));
+    }
+    char *rest = NULL;
+    int64_t index = 0;
+    for (char *word = strtok_r(text, " \t\r\n\v\f", &rest); word != NULL;
+         word = strtok_r(NULL, " \t\r\n\v\f", &rest), index++) {
+        char *end = NULL;
+        errno = 0;
+        long long value = strtoll(word, &end, 10);
+        if (*end != '\0') {
+            return rse_fail(err, RSE_ERROR_USAGE, "%s: word %" PRId64 " is '%.32s', which is no token id", path,
+                            index, word);
+        }
+        if (errno != 0 || value < 0 || value >= vocab) {
+            return rse_fail(err, RSE_ERROR_USAGE, "%s: token %" PRId64 " is %.32s; the vocabulary has %d", path,
+                            index, word, vocab);
+        }
+        RSE_TRY(rse_ids_append(ids, (int32_t)value, err));
+    }
+    return RSE_OK;
+}
+
+static rse_status encode(const workspace *work, const char *text, size_t length, rse_ids *ids, rse_error *err) {
+    if (work->tokenizer == NULL) {
+        return rse_fail(err, RSE_ERROR_USAGE, "%s has no tokenizer.json, so only --ids can be read",
+                        work->directory);
+    }
+    return rse_tokenizer_encode(work->tokenizer, text, length, RSE_ENCODE_SPECIAL | RSE_ENCODE_TEMPLATE, ids,
+                                err);
+}
+
+rse_status read_input(const workspace *work, const settings *set, rse_ids *ids, bool *given, rse_error *err) {
+    int sources = (set->prompt != NULL) + (set->file != NULL) + (set->ids != NULL);
+    *given = sources > 0;
+    if (sources == 0) {
+        return RSE_OK;
+    }
+    if (sources > 1) {
+        return rse_fail(err, RSE_ERROR_USAGE, "only one of --prompt, --file and --ids can be read");
+    }
+    size_t before = ids->count;
+    if (set->prompt != NULL) {
+        RSE_TRY(encode(work, set->prompt, strlen(set->prompt), ids, err));
+    } else {
+        const char *path = set->file != NULL ? set->file : set->ids;
+        char *text = NULL;
+        size_t size = 0;
+        RSE_TRY(rse_file_read(path, INPUT_LIMIT, &text, &size, err));
+        rse_status status = set->file != NULL ? encode(work, text, size, ids, err)
+                                              : parse_ids(path, text, size, work->info.vocab, ids, err);
+        free(text);
+        RSE_TRY(status);
+    }
+    if (ids->count == before) {
+        return rse_fail(err, RSE_ERROR_USAGE, "the prompt is empty; it needs at least 1 token");
+    }
+    for (size_t i = before; i < ids->count; i++) {
+        if (ids->data[i] >= work->info.vocab) {
+            return rse_fail(
+                err, RSE_ERROR_USAGE,
+                "the tokenizer gives token %d, but the model's vocabulary has %d: they do not belong together",
+                ids->data[i], work->info.vocab);
+        }
+    }
+    return RSE_OK;
+}
