@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hostile input, continued: steps, operations on slots, questions. */
+#include "fieldlog/hostile.h"
+
+#include <stdint.h>
+#include <string.h>
+
+static void hostile_begin(uint64_t isa) {
+    watched w = watch_make(isa, FL_MAMBA2);
+    rssm_cache *c = w.f->box->cache;
+    int32_t slots[3] = {w.slot[0], w.slot[1], -1}, offsets[4] = {0, 1, 2, 3};
+    const int32_t many[3] = {2, 0, 0}, negative[3] = {-1, 0, 0}, zero[3] = {0, 0, 0}, parents[3] = {-1, -1, -1};
+    const rssm_batch good = {.rows = 3, .slots = slots, .offsets = offsets};
+    rssm_batch b = good;
+    watch_refused(&w, rssm_cache_begin(c, NULL, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "batch");
+    b.rows = -1;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "rows");
+    b = good;
+    b.slots = NULL;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "slots");
+    b = good;
+    slots[2] = 8;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "8");
+    slots[2] = INT32_MAX;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "slot");
+    slots[2] = w.slot[0];
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "twice");
+    slots[2] = w.empty;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_STATE, "never");
+    slots[2] = -1;
+    offsets[1] = 4;
+    offsets[2] = 4;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "offsets");
+    offsets[3] = 5;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "4 tokens");
+    offsets[0] = -1;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "offsets");
+    b.offsets = NULL;
+    b.uniform_tokens = 4;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "4 tokens");
+    b.uniform_tokens = -1;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "uniform_tokens");
+    b.uniform_tokens = INT32_MAX;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "tokens");
+    b.uniform_tokens = 1;
+    watch_refused(&w, rssm_cache_begin(c, &b, many, NULL, NULL), RSSM_ERROR_ARGUMENT, "accepted");
+    watch_refused(&w, rssm_cache_begin(c, &b, negative, NULL, NULL), RSSM_ERROR_ARGUMENT, "accepted");
+    watch_refused(&w, rssm_cache_begin(c, &b, zero, zero, NULL), RSSM_ERROR_UNSUPPORTED, "paths");
+    b.parents = parents;
+    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_UNSUPPORTED, "parents");
+}
+
+/* Calls of a layer that the open step does not know, or without a tensor. */
+static void hostile_decode(uint64_t isa) {
+    watched w = watch_make(isa, FL_GDN);
+    rssm_cache *c = w.f->box->cache;
+    const int32_t slot = w.slot[1], two = 2;
+    const rssm_batch good = {.rows = 1, .slots = &slot, .uniform_tokens = two};
+    cb_feed *feed = cb_feed_make(w.f->p, &w.f->rng, 3);
+    for (int32_t t = 0; t < 3; t++) {
+        cb_feed_set(feed, t, fl_token(w.f, 0, 1, 9 + t));
+    }
+    const rssm_layer_inputs in = feed->inputs;
+    const rssm_output out = feed->out;
+#define REFUSE(layer, batch, inputs, output, status, word)                                                     \
+    watch_refused(&w, rssm_cache_decode(c, layer, batch, inputs, output, NULL), status, word)
+    REFUSE(-1, &good, &in, &out, RSSM_ERROR_ARGUMENT, "layer");
+    REFUSE(2, &good, &in, &out, RSSM_ERROR_ARGUMENT, "layer");
+    REFUSE(0, NULL, &in, &out, RSSM_ERROR_ARGUMENT, "batch");
+    REFUSE(0, &good, NULL, &out, RSSM_ERROR_ARGUMENT, "inputs");
+    REFUSE(0, &good, &in, NULL, RSSM_ERROR_ARGUMENT, "out");
+    const size_t views[] = {offsetof(rssm_layer_inputs, q), offsetof(rssm_layer_inputs, k),
+                            offsetof(rssm_layer_inputs, v), offsetof(rssm_layer_inputs, decay),
+                            offsetof(rssm_layer_inputs, beta)};
+    static const char *const names[] = {"q", "k", "v", "decay", "beta"};
+    for (int32_t i = 0; i < 5; i++) {
+        rssm_layer_inputs bad = in;
+        memset((char *)&bad + views[i], 0, sizeof(void *));
+        REFUSE(0, &good, &bad, &out, RSSM_ERROR_ARGUMENT, names[i]);
+    }
+    rssm_layer_inputs bad = in;
+    bad.gate_dtype = 77;
+    REFUSE(0, &good, &bad, &out, RSSM_ERROR_UNSUPPORTED, "gate_dtype");
+    rssm_output wrong = out;
+    wrong.dtype = RSSM_DTYPE_F16;
+    REFUSE(0, &good, &in, &wrong, RSSM_ERROR_UNSUPPORTED, "dtype");
+    wrong = out;
+    wrong.data = NULL;
+    REFUSE(0, &good, &in, &wrong, RSSM_ERROR_ARGUMENT, "out");
+    rssm_batch b = good;
+    b.uniform_tokens = 3; /* begin planned 2 */
+    REFUSE(0, &b, &in, &out, RSSM_ERROR_STATE, "begin");
+    b = good;
+    b.slots = &w.empty;
+    REFUSE(0, &b, &in, &out, RSSM_ERROR_STATE, "never");
+    const uint8_t prompt = 1;
+    b = good;
+    b.prefill = &prompt; /* the open step is no prompt */
+    watch_refused(&w, rssm_cache_prefill(c, 0, &b, &in, &out, NULL), RSSM_ERROR_STATE, "begin");
+#undef REFUSE
+    const int32_t parts[][2] = {{0, 0}, {2, 2}, {-1, 2}, {0, -1}, {0, 4097}};
+    for (int32_t i = 0; i < 5; i++) {
+        watch_refused(&w, rssm_cache_decode_part(c, 0, &good, &in, &out, parts[i][0], parts[i][1]),
+                      RSSM_ERROR_ARGUMENT, "part");
+    }
+    cb_feed_intact(feed);
+}
+
+/* A slot that no step has been opened for. */
+static void hostile_no_begin(uint64_t isa) {
+    watched w = watch_make(isa, FL_KDA_BOUNDED);
+    const int32_t s = w.empty;
+    cb_feed *feed = cb_feed_make(w.f->p, &w.f->rng, 1);
+    const rssm_batch batch = {.rows = 1, .slots = &s};
+    fl_reset(w.f, s, 0);
+    watch_refused(&w, rssm_cache_decode(w.f->box->cache, 0, &batch, &feed->inputs, &feed->out, NULL),
+                  RSSM_ERROR_STATE, "begin");
+    CHK(fl_info(w.f, s).position == 0 && fl_info(w.f, s).pending == 0);
+}
+
+static void hostile_slots(uint64_t isa) {
+    watched w = watch_make(isa, FL_GDN);
+    rssm_cache *c = w.f->box->cache;
+    const int32_t lists[][2] = {{w.slot[0], 8}, {w.slot[0], -1}, {w.slot[0], 0}, {w.slot[0], INT32_MIN}};
+    const int32_t twice[2] = {w.slot[0], w.slot[0]}, one[1] = {w.slot[0]}, none[1] = {w.empty};
+    const int64_t below[1] = {-2}, huge[1] = {INT64_MAX}, ahead[1] = {w.info[0].position + 1};
+    const int64_t behind[1] = {w.info[0].oldest - 1};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        watch_refused(&w, rssm_cache_reset(c, 2, lists[i], NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "slots");
+        watch_refused(&w, rssm_cache_adopt(c, 2, lists[i], NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "slots");
+        watch_refused(&w, rssm_cache_flush(c, 2, lists[i], NULL, NULL), RSSM_ERROR_ARGUMENT, "slots");
+        watch_refused(&w, rssm_cache_rollback(c, 2, lists[i], NULL, NULL), RSSM_ERROR_ARGUMENT, "slots");
+        watch_refused(&w, rssm_cache_copy(c, 1, one, lists[i] + 1, NULL, NULL), RSSM_ERROR_ARGUMENT, "dst");
+        watch_refused(&w, rssm_cache_copy(c, 1, lists[i] + 1, none, NULL, NULL), RSSM_ERROR_ARGUMENT, "src");
+        watch_refused(&w, rssm_cache_materialize(c, 1, one, lists[i] + 1, NULL, NULL, NULL),
+                      RSSM_ERROR_ARGUMENT, "dst");
+        watch_refused(&w, rssm_cache_materialize(c, 1, lists[i] + 1, none, NULL, NULL, NULL),
+                      RSSM_ERROR_ARGUMENT, "src");
+        watch_refused(&w, rssm_cache_import(c, lists[i][1], w.file[0], w.bytes[0]), RSSM_ERROR_ARGUMENT,
+                      "slot");
+        rssm_slot_info info = {.struct_size = sizeof info};
+        watch_refused(&w, rssm_cache_slot(c, lists[i][1], &info), RSSM_ERROR_ARGUMENT, "slot");
+        CHK(rssm_cache_export_bytes(c, lists[i][1], 0) == -1);
+    }
+    watch_refused(&w, rssm_cache_reset(c, 2, twice, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "twice");
+    watch_refused(&w, rssm_cache_flush(c, 2, twice, NULL, NULL), RSSM_ERROR_ARGUMENT, "twice");
+    watch_refused(&w, rssm_cache_copy(c, 2, one, twice, NULL, NULL), RSSM_ERROR_ARGUMENT, "twice");
+    watch_refused(&w, rssm_cache_materialize(c, 1, one, one, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "dst");
+    watch_refused(&w, rssm_cache_reset(c, -1, one, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "count");
+    watch_refused(&w, rssm_cache_reset(c, 1, NULL, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "slots");
+    watch_refused(&w, rssm_cache_flush(c, 1, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "slots");
+    watch_refused(&w, rssm_cache_copy(c, 1, NULL, none, NULL, NULL), RSSM_ERROR_ARGUMENT, "src");
+    watch_refused(&w, rssm_cache_materialize(c, 1, NULL, none, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "src");
+    watch_refused(&w, rssm_cache_copy(c, -3, one, none, NULL, NULL), RSSM_ERROR_ARGUMENT, "count");
+    watch_refused(&w, rssm_cache_reset(c, 1, one, NULL, below, NULL), RSSM_ERROR_ARGUMENT, "positions");
+    watch_refused(&w, rssm_cache_reset(c, 1, one, NULL, huge, NULL), RSSM_ERROR_ARGUMENT, "positions");
+    watch_refused(&w, rssm_cache_adopt(c, 1, one, NULL, below, NULL), RSSM_ERROR_ARGUMENT, "positions");
+    watch_refused(&w, rssm_cache_flush(c, 1, one, ahead, NULL), RSSM_ERROR_ARGUMENT, "positions");
+    watch_refused(&w, rssm_cache_flush(c, 1, one, below, NULL), RSSM_ERROR_ARGUMENT, "positions");
+    watch_refused(&w, rssm_cache_rollback(c, 1, one, behind, NULL), RSSM_ERROR_ARGUMENT, "positions");
+    watch_refused(&w, rssm_cache_rollback(c, 1, one, ahead, NULL), RSSM_ERROR_ARGUMENT, "positions");
+    watch_refused(&w, rssm_cache_materialize(c, 1, one, none, behind, NULL, NULL), RSSM_ERROR_ARGUMENT,
+                  "positions");
+    watch_refused(&w, rssm_cache_flush(c, 1, none, NULL, NULL), RSSM_ERROR_STATE, "never");
+    watch_refused(&w, rssm_cache_rollback(c, 1, none, NULL, NULL), RSSM_ERROR_STATE, "never");
+    watch_refused(&w, rssm_cache_copy(c, 1, none, one, NULL, NULL), RSSM_ERROR_STATE, "never");
+    watch_refused(&w, rssm_cache_materialize(c, 1, none, one, NULL, NULL, NULL), RSSM_ERROR_STATE, "never");
+    cb_ok(w.f->box, rssm_cache_reset(c, 0, NULL, NULL, NULL, NULL), "reset of nothing");
+    CHK(fl_info(w.f, w.empty).state == 0);
+}
+
+static void hostile_questions(uint64_t isa) {
+    watched w = watch_make(isa, FL_MAMBA2);
+    rssm_cache *c = w.f->box->cache;
+    unsigned char *file = chk_alloc((size_t)w.bytes[0]);
+    int64_t written = 7;
+    watch_refused(&w, rssm_cache_slot(c, w.slot[0], NULL), RSSM_ERROR_ARGUMENT, "info");
+    watch_refused(&w, rssm_cache_status(c, NULL), RSSM_ERROR_ARGUMENT, "info");
+    watch_refused(&w, rssm_cache_export(c, w.slot[0], 4, file, w.bytes[0], &written), RSSM_ERROR_ARGUMENT,
+                  "flags");
+    watch_refused(&w, rssm_cache_export(c, w.slot[0], 0, file, w.bytes[0] - 1, &written), RSSM_ERROR_BUFFER,
+                  "capacity");
+    watch_refused(&w, rssm_cache_export(c, w.slot[0], 0, file, -1, &written), RSSM_ERROR_BUFFER, "capacity");
+    watch_refused(&w, rssm_cache_export(c, w.slot[0], 0, NULL, w.bytes[0], &written), RSSM_ERROR_BUFFER,
+                  "buffer");
+    watch_refused(&w, rssm_cache_export(c, w.empty, 0, file, w.bytes[0], &written), RSSM_ERROR_STATE, "never");
+    CHK(written == 7 && rssm_cache_export_bytes(c, w.empty, 0) == -1);
+    for (int64_t i = 0; i < w.bytes[0]; i++) {
+        CHK(file[i] == 0);
+    }
+    rssm_slot_info old = {.struct_size = 16,
+                          .checkpoint = 77}; /* an older caller's struct is not written beyond */
+    cb_ok(w.f->box, rssm_cache_slot(c, w.slot[0], &old), "slot info");
+    CHK(old.position == w.info[0].position && old.checkpoint == 77);
+}
+
+const fl_test fl_hostile_calls[] = {
+    {"hostile_begin", hostile_begin},         {"hostile_decode", hostile_decode},
+    {"hostile_no_begin", hostile_no_begin},   {"hostile_slots", hostile_slots},
+    {"hostile_questions", hostile_questions}, {NULL, NULL}};
