@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# The usual commands in one place; CMake does the work, in build/.
+#
+#   make               build the library and the command
+#   make demo          let the bundled model write, conventional and replay side by side
+#   make test          all tests: optimised, under sanitizers, checks of the tree
+#   make bench         measure the kernels
+#   make install       PREFIX=/usr/local, DESTDIR=
+#   make cuda-compile  compile the CUDA sources, where there is nvcc
+#   make format-check  clang-format; make tidy: clang-tidy
+#   make clean
+#
+# WERROR=ON turns warnings into errors, as CI does.
+PREFIX ?= /usr/local
+WERROR ?= OFF
+
+.PHONY: all demo test bench install cuda-compile format-check tidy clean
+
+# Tests are left out until somebody asks for them, so that building takes no test framework.
+CONFIGURE = cmake --preset release -DRSSM_WERROR=$(WERROR)
+BUILD = cmake --build --preset release
+
+all: build/build.ninja
+	@packaging/ensure-packages.sh --check build
+	@$(BUILD)
+
+build/build.ninja:
+	@packaging/ensure-packages.sh --check build
+	@$(CONFIGURE) -DRSSM_TESTS=OFF
+
+demo:
+	@packaging/ensure-packages.sh build
+	@test -f build/build.ninja || $(CONFIGURE) -DRSSM_TESTS=OFF
+	@$(BUILD)
+	@tools/demo.sh build/bin/replayssm
+
+test:
+	@packaging/ensure-packages.sh build test
+	@RSSM_WERROR=$(WERROR) tests/run.sh
+
+bench: all
+	@build/bin/replayssm bench kernel
+
+install: all
+	@cmake --install build --prefix "$(PREFIX)"
+
+cuda-compile:
+	@echo "There are no CUDA sources yet: nothing to compile."
+
+format-check:
+	@find include src engine tools bench tests -name '*.[ch]' | LC_ALL=C sort | \
+	    xargs clang-format --dry-run --Werror
+
+tidy: all
+	@find src engine tools bench -name '*.c' ! -name '*variant.c' | LC_ALL=C sort | \
+	    xargs -n 8 -P 2 clang-tidy --quiet -p build
+
+clean:
+	@rm -rf build
