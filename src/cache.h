@@ -79,7 +79,7 @@ int64_t rssm_oldest(const rssm_cache *cache, int64_t slot);
 void rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, float *checkpoint);
 /* Default constants for the layers of a spec that needs no weights. */
 rssm_status rssm_default_weights(rssm_cache *cache);
-/* Puts the effective window of a step with this many live rows. */
+/* The window of a step with this many live rows. */
 int32_t rssm_effective_window(const rssm_cache *cache, int32_t rows);
 
 /* A batch with its defaults filled in and its arrays checked. */

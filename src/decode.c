@@ -186,14 +186,15 @@ static void for_live_rows(const layer_call *c, void (*fn)(const layer_call *, co
 
 /* ---- Asking for the next unit's small things ---------------------------------------------------------- */
 
-static inline void fetch(const void *p, int64_t bytes) {
+/* Forced inline: gcc 12 takes a function that only prefetches for one without effect, and drops its calls. */
+static inline __attribute__((always_inline)) void fetch(const void *p, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) {
         __builtin_prefetch((const char *)p + at, 0, 2);
     }
 }
 
 /* Records are small and scattered: waiting for them would cost more than their bytes. */
-static void fetch_records(const rssm_geometry *g, const rssm_row *row, int32_t key, int32_t hv, bool first_of_key) {
+static inline __attribute__((always_inline)) void fetch_records(const rssm_geometry *g, const rssm_row *row, int32_t key, int32_t hv, bool first_of_key) {
     const int64_t rows = g->rows.records, io = g->bf16 ? 2 : 4;
     for (int32_t j = row->first; j < row->cursor->history; j++) {
         int64_t r = row->cursor->row_map[j];
@@ -215,7 +216,7 @@ static void fetch_records(const rssm_geometry *g, const rssm_row *row, int32_t k
     }
 }
 
-static inline void fetch_view(const rssm_view *view, int64_t token, int64_t head, int64_t d, int bf16) {
+static inline __attribute__((always_inline)) void fetch_view(const rssm_view *view, int64_t token, int64_t head, int64_t d, int bf16) {
     if (view->data != NULL) {
         fetch((const char *)view->data + (token * view->token_stride + head * view->head_stride) * (bf16 ? 2 : 4),
               d * (bf16 ? 2 : 4));
@@ -223,7 +224,7 @@ static inline void fetch_view(const rssm_view *view, int64_t token, int64_t head
 }
 
 /* The first token's inputs of a head; those of a step's other tokens follow in most layouts. */
-static void fetch_inputs(const layer_call *c, const rssm_row *row, int32_t key, int32_t hv, bool first_of_key) {
+static inline __attribute__((always_inline)) void fetch_inputs(const layer_call *c, const rssm_row *row, int32_t key, int32_t hv, bool first_of_key) {
     const rssm_geometry *g = c->call.geometry;
     const rssm_layer_inputs *in = &c->inputs;
     if (first_of_key) {
@@ -237,7 +238,7 @@ static void fetch_inputs(const layer_call *c, const rssm_row *row, int32_t key, 
 }
 
 /* What a unit reads besides its state. Called one unit ahead. */
-static void fetch_unit(const layer_call *c, const rssm_row *row, int32_t unit) {
+static inline __attribute__((always_inline)) void fetch_unit(const layer_call *c, const rssm_row *row, int32_t unit) {
     const rssm_geometry *g = c->call.geometry;
     for (int32_t i = 0; row->cursor != NULL && i < g->unit_values; i++) {
         int32_t h = unit * g->unit_values + i, key = h / g->ratio;

@@ -189,9 +189,28 @@ static void plan(rssm_cache *cache, const rssm_batch *batch, int32_t row, int32_
     cursor->prefill = prefill;
 }
 
+/*
+ * Where a long window pays, measured with `replayssm bench auto` (docs/performance.md). On CPUs a core reads hardly
+ * faster than it reads and writes in place, so a window of 1, whose buffer stays short, is as fast or faster for
+ * most shapes; what is not listed gets it.
+ */
+static const struct {
+    int32_t kind, least_d_v, least_rows;
+} long_windows[] = {
+    {RSSM_MAMBA2, 80, 1},
+};
+
 int32_t rssm_effective_window(const rssm_cache *cache, int32_t rows) {
-    (void)rows;
-    return cache->desc.window;
+    if (cache->desc.method != RSSM_METHOD_AUTO) {
+        return conventional(cache) ? 1 : cache->desc.window;
+    }
+    for (size_t i = 0; i < sizeof long_windows / sizeof *long_windows; i++) {
+        if (cache->geometry.kind == long_windows[i].kind && cache->geometry.d_v >= long_windows[i].least_d_v &&
+            rows >= long_windows[i].least_rows) {
+            return cache->desc.window;
+        }
+    }
+    return 1;
 }
 
 rssm_status rssm_cache_begin(rssm_cache *cache, const rssm_batch *batch, const int32_t *accepted, const int32_t *paths,

@@ -17,8 +17,10 @@
 #endif
 
 enum {
-    SPINS = 1000,             /* about 50 microseconds of pauses */
-    STACK_BYTES = 1024 * 1024 /* tasks keep tiles of matrix products on their stacks */
+    SPINS = 1000, /* about 50 microseconds of pauses */
+    /* Address space: tasks keep the tiles of matrix products on their stacks, and sanitizers much of their own.
+     */
+    STACK_BYTES = 8 << 20
 };
 
 typedef struct gate {

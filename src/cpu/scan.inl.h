@@ -24,7 +24,6 @@
 #include <string.h>
 
 #include "cpu/scan.h"
-#include "cpu/scan_ops.h"
 #include "cpu/vec.h"
 
 enum {
@@ -80,13 +79,13 @@ static void scan_take(const scan_work *w, const float *state, int32_t row, int m
             const float *from = state + (ptrdiff_t)first * d_k + c;
             int32_t columns = scan_min(16, d_k - c);
             if (rows == 16 && columns == 16) {
-                scan_transpose(w->tile + c * width + 16 * v, width, from, d_k);
+                v16_transpose(w->tile + c * width + 16 * v, width, from, d_k);
                 continue;
             }
             for (int32_t i = 0; i < 16; i++) {
                 v16_store(w->block + 16 * i, i < rows ? v16_load_n(from + i * d_k, columns) : v16_zero());
             }
-            scan_transpose(w->tile + c * width + 16 * v, width, w->block, 16);
+            v16_transpose(w->tile + c * width + 16 * v, width, w->block, 16);
         }
     }
 }
@@ -99,10 +98,10 @@ static void scan_give(const scan_work *w, float *state, int32_t row, int m) {
             float *to = state + (ptrdiff_t)first * d_k + c;
             int32_t columns = scan_min(16, d_k - c);
             if (rows == 16 && columns == 16) {
-                scan_transpose(to, d_k, w->tile + c * width + 16 * v, width);
+                v16_transpose(to, d_k, w->tile + c * width + 16 * v, width);
                 continue;
             }
-            scan_transpose(w->block, 16, w->tile + c * width + 16 * v, width);
+            v16_transpose(w->block, 16, w->tile + c * width + 16 * v, width);
             for (int32_t i = 0; i < rows; i++) {
                 v16_store_n(to + i * d_k, v16_load(w->block + 16 * i), columns);
             }
@@ -568,7 +567,7 @@ static void scan_chunked(const rssm_scan *scan) {
 }
 
 void RSSM_NAME(rssm_scan)(const rssm_scan *scan) {
-    unsigned mode = scan_flush_subnormals();
+    unsigned mode = v16_flush_subnormals();
     if (scan->tokens > (scan->delta ? SCAN_WALK_DELTA : SCAN_WALK_MAMBA2)) {
         scan_chunked(scan);
     } else {
@@ -576,7 +575,7 @@ void RSSM_NAME(rssm_scan)(const rssm_scan *scan) {
             scan_walk(scan, head);
         }
     }
-    scan_restore(mode);
+    v16_restore_subnormals(mode);
 }
 
 #endif

@@ -63,11 +63,13 @@ static inline deal deal_rows(int32_t d_v) {
 /* One tile: lane i is row (i / rows_each) * stream_rows + first + i % rows_each of the head. */
 typedef struct tile {
     float *row[16]; /* [lanes] */
+    int64_t next;   /* from a row to the same lane's in the next tile, in floats */
     int32_t index[16];
     int32_t lanes; /* 16, fewer in the last tile of a head whose rows are no multiple of 16 */
 } tile;
 
 static inline void make_tile(tile *t, float *state, int32_t d_k, int32_t d_v, const deal *d, int32_t number) {
+    t->next = (int64_t)d->rows_each * d_k;
     t->lanes = d->streams > 1 || d_v - 16 * number >= 16 ? 16 : d_v - 16 * number;
     for (int32_t i = 0; i < t->lanes; i++) {
         t->index[i] = i / d->rows_each * d->stream_rows + number * d->rows_each + i % d->rows_each;
@@ -85,6 +87,15 @@ static inline v16 tile_values(const tile *t, const void *value, int bf16) {
         v[i] = bf16 ? rssm_f32_of_bf16(((const uint16_t *)value)[t->index[i]]) : ((const float *)value)[t->index[i]];
     }
     return v16_load(v);
+}
+
+/* Asks for lines [from, to) of the next tile's row of a lane: a few at a time between rows, since one burst would fill
+   the core's miss buffers and stop the arithmetic that it is meant to overlap. */
+RSSM_INLINE void prefetch_next(const tile *t, int lane, int from, int to) {
+    RSSM_UNROLL
+    for (int line = from; line < to; line++) {
+        v16_prefetch(t->row[lane] + t->next + 16 * line);
+    }
 }
 
 /* ---- Folding ------------------------------------------------------------------------------------------ */
@@ -117,6 +128,9 @@ RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, c
         for (int i = 0; i < t->lanes; i++) {
             float *row = t->row[i];
             v16 sum = v16_zero(), ui = v16_set1(u[i]);
+            if (j == 0) {
+                prefetch_next(t, i, 0, nb / 2);
+            }
             RSSM_UNROLL
             for (int b = 0; b < nb; b++) {
                 v16 x = load_block(row, b, nb, tail);
@@ -132,6 +146,7 @@ RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, c
         last = now;
     }
     for (int i = 0; i < t->lanes; i++) {
+        prefetch_next(t, i, nb / 2, nb);
         RSSM_UNROLL
         for (int b = 0; b < nb; b++) {
             v16 x = updated(load_block(t->row[i], b, nb, tail), v16_set1(u[i]), last.key[b]);
@@ -149,6 +164,7 @@ RSSM_INLINE void fold_plain(const tile *t, int nb, int tail, int vector_decay, c
     for (int i = 0; i < t->lanes; i++) {
         float *row = t->row[i];
         v16 x[RSSM_HEAD_DIM_MAX / 16];
+        prefetch_next(t, i, 0, nb);
         RSSM_UNROLL
         for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
             x[b] = b < nb ? load_block(row, b, nb, tail) : v16_zero();

@@ -13,11 +13,30 @@
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
+/* Every entry runs with subnormals flushed, so that the fold and the conventional step treat them alike. */
+static void decode(const rssm_call *call, const rssm_row *row, int32_t unit, float *scratch) {
+    unsigned mode = v16_flush_subnormals();
+    decode_unit(call, row, unit, scratch);
+    v16_restore_subnormals(mode);
+}
+
+static void prefill(const rssm_call *call, const rssm_row *row, int32_t unit, float *scratch) {
+    unsigned mode = v16_flush_subnormals();
+    prefill_unit(call, row, unit, scratch);
+    v16_restore_subnormals(mode);
+}
+
+static void fold(const rssm_fold *job, int32_t unit, float *scratch) {
+    unsigned mode = v16_flush_subnormals();
+    fold_unit(job, unit, scratch);
+    v16_restore_subnormals(mode);
+}
+
 extern const rssm_kernels RSSM_NAME(rssm_kernels);
 const rssm_kernels RSSM_NAME(rssm_kernels) = {
     .isa = TEXT(RSSM_VARIANT),
     .needs = RSSM_CONCAT3(needs, _of_, RSSM_VARIANT),
-    .decode_unit = decode_unit,
-    .prefill_unit = prefill_unit,
-    .fold_unit = fold_unit,
+    .decode_unit = decode,
+    .prefill_unit = prefill,
+    .fold_unit = fold,
 };

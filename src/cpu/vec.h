@@ -13,6 +13,10 @@
  *   lt(a,b) -> m16         select(m,a,b): a where m is set
  *   sum                    over the lanes by the fixed tree: lanes 8 apart, then 4, 2, 1
  *   sum16(p)               lane i of the result is sum(p[i]), bit for bit
+ *   transpose(to, from)    to[j][i] = from[i][j] for a block of 16 x 16 floats; row strides in floats
+ *   flush_subnormals       from here on subnormal numbers may count as zero; returns what restore_subnormals takes back.
+ *                          Decaying numbers run through that range on their way to zero, where some processors take
+ *                          a hundred times as long; nothing depends on them
  *   V16_UNROLL             1 where code of its own for the usual dimensions pays
  *   prefetch               a hint that the line is wanted in the second-level cache
  *

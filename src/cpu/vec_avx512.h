@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "../numbers.h"
@@ -90,6 +91,37 @@ static inline v16 v16_sum16(const v16 p[16]) {
     return _mm512_permutexvar_ps(order, d);
 }
 
-static inline void v16_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+static inline void v16_transpose(float *to, ptrdiff_t to_stride, const float *from, ptrdiff_t from_stride) {
+    for (int j = 0; j < 16; j += 4) {
+        __m512 x[4]; /* x[i]: columns j..j+3 of rows i, i+4, i+8, i+12 */
+        for (int i = 0; i < 4; i++) {
+            const float *p = from + i * from_stride + j;
+            x[i] = _mm512_castps128_ps512(_mm_loadu_ps(p));
+            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(p + 4 * from_stride), 1);
+            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(p + 8 * from_stride), 2);
+            x[i] = _mm512_insertf32x4(x[i], _mm_loadu_ps(p + 12 * from_stride), 3);
+        }
+        __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(x[0], x[1]));
+        __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(x[0], x[1]));
+        __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(x[2], x[3]));
+        __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(x[2], x[3]));
+        float *out = to + j * to_stride;
+        v16_store(out, _mm512_castpd_ps(_mm512_unpacklo_pd(a, c)));
+        v16_store(out + to_stride, _mm512_castpd_ps(_mm512_unpackhi_pd(a, c)));
+        v16_store(out + 2 * to_stride, _mm512_castpd_ps(_mm512_unpacklo_pd(b, d)));
+        v16_store(out + 3 * to_stride, _mm512_castpd_ps(_mm512_unpackhi_pd(b, d)));
+    }
+}
+
+static inline unsigned v16_flush_subnormals(void) {
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040u); /* results (FTZ) and operands (DAZ) */
+    return mode;
+}
+static inline void v16_restore_subnormals(unsigned mode) {
+    _mm_setcsr(mode);
+}
+
+static inline __attribute__((always_inline)) void v16_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 #endif

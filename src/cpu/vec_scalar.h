@@ -4,6 +4,7 @@
 #define RSSM_VEC_SCALAR_H
 
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -69,7 +70,22 @@ static inline float v16_sum(v16 a) {
     return a.f[0];
 }
 static inline v16 v16_sum16(const v16 p[16]) { RSSM_LANES_(v16_sum(p[i])); }
-static inline void v16_prefetch(const void *p) { (void)p; }
+static inline void v16_transpose(float *to, ptrdiff_t to_stride, const float *from, ptrdiff_t from_stride) {
+    for (int j = 0; j < 16; j++) {
+        for (int i = 0; i < 16; i++) {
+            to[j * to_stride + i] = from[i * from_stride + j];
+        }
+    }
+}
+
+static inline unsigned v16_flush_subnormals(void) {
+    return 0;
+}
+static inline void v16_restore_subnormals(unsigned mode) {
+    (void)mode;
+}
+
+static inline __attribute__((always_inline)) void v16_prefetch(const void *p) { (void)p; }
 
 #undef RSSM_LANES_
 #endif

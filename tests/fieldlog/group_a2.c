@@ -159,7 +159,7 @@ static void A17_one_long_many_short(uint64_t isa) {
                 fl_prefill(f, fl_slot(f, i), stream, 0, 5, NULL);
             }
             rows[i] = (fl_row){.slot = fl_slot(f, i),
-                               .tokens = i == 0    ? 4096
+                               .tokens = i == 0    ? length
                                          : i == 16 ? 0
                                                    : 1,
                                .prefill = true,

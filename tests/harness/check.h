@@ -122,7 +122,7 @@ double chk_ulp(double x, int32_t dtype);
  * The tolerance rule. For a row of n values: |got - exact| may be 3 times what the plain C path of the same
  * storage precision makes, plus 4 ULP (f32) of the row's magnitude, plus half an ULP of the stored format where
  * that is narrower. The magnitude is the largest of |exact| and of `scale` (the size of the sums the values are
- * made of; NULL: |exact| alone), and rows below 1e-25 count as that, since products on the way to them
+ * made of; NULL: |exact| alone), and rows below 1e-22 count as that, since products on the way to them
  * underflow. `plain` is the plain path's error relative to that magnitude, largest over its rows
  * (chk_plain_error()), and at least 2^-22. NaN and infinities must be where the exact values have them.
  */

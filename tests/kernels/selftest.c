@@ -166,6 +166,18 @@ static void changes_an_input(UNIT) {
     }
 }
 
+/* A relative error of 2^-16 in f32, of one step in bf16: what the tolerance must not let through. */
+static void errs_a_little(UNIT) {
+    real->decode_unit(call, row, unit, scratch);
+    const float factor = 1.0f + (call->out_bf16 ? 0x1p-8f : 0x1p-16f);
+    for (int32_t j = 0; j < call->geometry->unit_values; j++) {
+        for (int64_t i = 0; i < call->geometry->d_v; i++) {
+            void *p = out_at(call, row, unit, row->tokens - 1, j, i);
+            set(call, p, get(call, p) * factor);
+        }
+    }
+}
+
 static void prefills_wrongly(const rssm_call *call, const rssm_row *row, int32_t unit, float *scratch) {
     real->prefill_unit(call, row, unit, scratch);
     void *last = out_at(call, row, unit, row->tokens - 1, 0, 0);
@@ -259,9 +271,10 @@ static const fault faults[] = {
     {"reads_a_dead_row", reads_a_dead_row, NULL, false, {"output of sequence"}},
     {"changes_the_float_mode", changes_the_float_mode, NULL, false, {"floating-point mode"}},
     {"folds_twice", folds_twice, NULL, false, {"output of sequence", "checkpoint"}},
+    {"errs_a_little", errs_a_little, NULL, false, {"output of sequence"}},
     {"crashes", crashes, NULL, true, {NULL}},
     {"skips_padding", skips_padding, NULL, false, {"in its output, not 0", again}},
-    {"depends_on_the_place", depends_on_the_place, NULL, false, {"in another place"}},
+    {"depends_on_the_place", depends_on_the_place, NULL, false, {"in another place", "output of sequence"}},
     {"folds_inexactly", folds_inexactly, NULL, false, {"checkpoint and conventional state"}},
     {"forgets_a_record", forgets_a_record, NULL, false, {"output of sequence", "checkpoint", again}},
     {"writes_behind_the_checkpoint",

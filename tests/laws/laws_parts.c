@@ -5,6 +5,7 @@
  */
 #include "laws/laws.h"
 
+#include <pthread.h>
 #include <string.h>
 
 enum { SEQUENCES = 2, PARTS_MAX = 4 };
@@ -83,22 +84,60 @@ static void compare(const parting *p, const int32_t *offsets, int32_t layer) {
     }
 }
 
+/* One part of one batch. */
+typedef struct part_call {
+    const parting *p;
+    const rssm_batch *batch;
+    int32_t sequence, layer, part, parts;
+    rssm_status status;
+} part_call;
+
+static void *run_part(void *arg) {
+    part_call *c = arg;
+    const cb_feed *feed = c->p->feed[c->sequence];
+    c->status = rssm_cache_decode_part(c->p->parted->cache, c->layer, c->batch, &feed->inputs, &feed->out,
+                                       c->part, c->parts);
+    return NULL;
+}
+
+/* The parts of one batch at once, each on a thread: part numbers are what keeps their scratch apart. */
+static void run_at_once(part_call *calls, int32_t n) {
+    pthread_t threads[PARTS_MAX];
+    int32_t started = 0;
+    while (started < n && pthread_create(&threads[started], NULL, run_part, &calls[started]) == 0) {
+        started++;
+    }
+    for (int32_t i = started; i < n; i++) {
+        run_part(&calls[i]);
+    }
+    while (started > 0) {
+        pthread_join(threads[--started], NULL);
+    }
+}
+
 static void parts_in_any_order(parting *p, const rssm_batch *batches, int32_t layer) {
-    int32_t parts[SEQUENCES], calls[SEQUENCES * PARTS_MAX], n = 0;
+    part_call calls[SEQUENCES][PARTS_MAX];
+    int32_t parts[SEQUENCES], order[SEQUENCES * PARTS_MAX], n = 0;
+    const bool threads = chk_flip(p->rng, 0.5);
     for (int32_t s = 0; s < SEQUENCES; s++) {
         parts[s] = chk_int(p->rng, 1, PARTS_MAX);
         fill(p, p->feed[s], 0, s, layer);
         for (int32_t i = 0; i < parts[s]; i++) {
-            calls[n++] = s * PARTS_MAX + i;
+            calls[s][i] = (part_call){p, &batches[s], s, layer, i, parts[s], RSSM_OK};
+            order[n++] = s * PARTS_MAX + i;
         }
     }
-    chk_shuffle(p->rng, calls, n);
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t s = calls[i] / PARTS_MAX;
-        cb_ok(p->parted,
-              rssm_cache_decode_part(p->parted->cache, layer, &batches[s], &p->feed[s]->inputs,
-                                     &p->feed[s]->out, calls[i] % PARTS_MAX, parts[s]),
-              "part of a decode");
+    chk_shuffle(p->rng, order, n);
+    for (int32_t i = 0; !threads && i < n; i++) {
+        run_part(&calls[order[i] / PARTS_MAX][order[i] % PARTS_MAX]);
+    }
+    for (int32_t s = 0; s < SEQUENCES; s++) {
+        if (threads) {
+            run_at_once(calls[s], parts[s]);
+        }
+        for (int32_t i = 0; i < parts[s]; i++) {
+            cb_ok(p->parted, calls[s][i].status, "part of a decode");
+        }
     }
 }
 
