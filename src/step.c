@@ -60,7 +60,9 @@ rssm_status rssm_check_slot(rssm_cache *cache, const char *name, int64_t index, 
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "%s[%lld] is slot %lld, which is named twice", name,
                          (long long)index, (long long)slot);
     }
-    cache->marks[slot] = mark != 0 ? mark : cache->marks[slot];
+    if (mark != 0) { /* else several parts of a decode may be here at once */
+        cache->marks[slot] = mark;
+    }
     return RSSM_OK;
 }
 
