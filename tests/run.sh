@@ -13,7 +13,8 @@ passed=0
 failed=0
 skipped=0
 
-export ASAN_OPTIONS=strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
+# Not detect_stack_use_after_return: gcc 12 then misaligns 64-byte vectors on the stack (its bug 110027).
+export ASAN_OPTIONS=strict_string_checks=1:allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
