@@ -123,7 +123,7 @@ double chk_ulp(double x, int32_t dtype);
  * storage precision makes, plus 4 ULP (f32) of the row's magnitude, plus half an ULP of the stored format where
  * that is narrower. The magnitude is the largest of |exact| and of `scale` (the size of the sums the values are
  * made of; NULL: |exact| alone), and rows below 1e-22 count as that, since products on the way to them
- * underflow. `plain` is the plain path's error relative to that magnitude, largest over its rows
+ * may be subnormal. `plain` is the plain path's error relative to that magnitude, largest over its rows
  * (chk_plain_error()), and at least 2^-22. NaN and infinities must be where the exact values have them.
  */
 double chk_plain_error(double so_far, int32_t n, const double *exact, const double *scale, const double *got);

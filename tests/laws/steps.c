@@ -128,7 +128,7 @@ static void close_model(world *w, int32_t s, int32_t accepted) {
     m->pending = 0;
 }
 
-static void open_model(world *w, world_batch *b, int32_t r) {
+static void open_model(world *w, world_batch *b, int32_t r, int32_t window) {
     world_slot *m = &w->model[b->owner[r]];
     int32_t tokens = b->offsets[r + 1] - b->offsets[r];
     m->ran = m->torn = 0;
@@ -137,7 +137,7 @@ static void open_model(world *w, world_batch *b, int32_t r) {
     }
     m->step = b->prefill[r] ? WORLD_PREFILL : WORLD_DECODE;
     m->pending = tokens;
-    m->target = world_boundary(w, m, m->position);
+    m->target = window == 1 ? m->position : world_boundary(w, m, m->position);
     for (int32_t t = 0; t < tokens; t++) {
         m->drafts[t] = world_seed(w);
     }
@@ -176,6 +176,16 @@ static int32_t settle_failures(world *w, world_batch *b, bool counts) {
     return failing;
 }
 
+/* The window of the step just begun. */
+static int32_t step_window(const world *w) {
+    rssm_cache_info info = {.struct_size = sizeof info};
+    cb_ok(w->box, rssm_cache_status(w->box->cache, &info), "status");
+    if (info.window != w->window && !(info.window == 1 && w->method == RSSM_METHOD_AUTO)) {
+        chk_abandon("the effective window is %d", info.window);
+    }
+    return info.window;
+}
+
 /* Begins a batch; false if it failed, as it had to, and nothing was opened. */
 static bool begin_batch(world *w, world_batch *b) {
     bool counts = chk_flip(w->rng, 0.9), certain = false;
@@ -197,10 +207,11 @@ static bool begin_batch(world *w, world_batch *b) {
     if (certain) {
         chk_abandon("begin committed tokens that a layer of slot %d never ran", w->slot[failing]);
     }
+    const int32_t window = step_window(w);
     for (int32_t r = 0; r < b->rows; r++) {
         if (b->owner[r] >= 0) {
             close_model(w, b->owner[r], counts ? b->accepted[r] : 0);
-            open_model(w, b, r);
+            open_model(w, b, r, window);
         }
     }
     for (int32_t r = 0; r < b->rows; r++) {

@@ -341,7 +341,8 @@ world *world_make(chk_rng *rng, const cb_problem *problem, uint64_t isa, int32_t
     w->all = (1u << w->layers) - 1u;
     bool wide = problem->desc.io_dtype == RSSM_DTYPE_F32 && problem->out_dtype == RSSM_DTYPE_F32;
     w->tolerance = wide ? 1e-4 : 4e-2;
-    w->box = cb_box_make(rng, w->problem, context, RSSM_METHOD_REPLAY, WORLD_ROWS, 3, poison);
+    w->method = chk_flip(rng, 0.2) ? RSSM_METHOD_AUTO : RSSM_METHOD_REPLAY;
+    w->box = cb_box_make(rng, w->problem, context, w->method, WORLD_ROWS, 3, poison);
     w->twin = cb_box_make(rng, variant(problem, 2 * WORLD_SLOTS + 1, 0), context, RSSM_METHOD_CONVENTIONAL, 1,
                           1, poison);
     w->other = make_other(w, context, poison);

@@ -63,6 +63,7 @@ typedef struct world {
     cb_box *box, *twin;
     cb_box *other; /* another window, T_max and reach, for exports and imports */
     int32_t layers, window, step_tokens, reach;
+    int32_t method;  /* replay, or auto: then a step's window is 1 or the cache's */
     int32_t outputs; /* value_heads * d_v */
     uint32_t all;    /* mask of all layers */
     double tolerance;
