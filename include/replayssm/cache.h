@@ -173,7 +173,7 @@ RSSM_API RSSM_CHECKED rssm_status rssm_cache_allocate(rssm_cache *cache);
 /**
  * Binds one part of one layer (layer is 0 for the cursor) to the caller's memory: slot s lies at base + s *
  * slot_stride, bytes. Parts of one page share a stride; ranges that intersect with unlike strides, or parts that
- * overlap, are refused. Binding again moves the part (the contents are the caller's business); base NULL unbinds.
+ * overlap, are refused by the first call that needs the memory. Binding again moves the part (the contents are the caller's business); base NULL unbinds.
  */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_bind(rssm_cache *cache, int32_t layer, int32_t part, void *base,
                                                   int64_t slot_stride);
@@ -224,8 +224,9 @@ typedef struct rssm_batch {
  * any order, and batches with disjoint slots may be open at once.
  *
  * accepted [rows], or NULL to drop what is pending: how many tokens of the slot's last step to keep, 0..T. Where
- * nothing is pending it is ignored. Prefill and conventional steps are committed by the layers that ran them; a
- * count, if given, must be the step's (conventional: 1). paths [rows][step_tokens]: the nodes of a tree to keep, root
+ * nothing is pending it is ignored. Prefill and conventional steps are committed by the layers that ran them (the next
+ * call that names the slot finds them done), and dropped if no layer did; a count, if given, must be the step's
+ * (conventional: 1). paths [rows][step_tokens]: the nodes of a tree to keep, root
  * first; NULL for chains, and refused until trees are built.
  *
  * stream: the CUDA stream of the call; ignored on the CPU, here and everywhere.
@@ -303,8 +304,8 @@ RSSM_API RSSM_CHECKED rssm_status rssm_cache_reset(rssm_cache *cache, int64_t co
  */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_adopt(rssm_cache *cache, int64_t count, const int32_t *slots,
                                                    const uint64_t *ids, const int64_t *positions, void *stream);
-/** Folds committed history up to each position (checkpoint's..committed; -1: the committed one) into the checkpoint
- *  now. Pending tokens stay pending; flush boundaries do not move. positions NULL: all -1. */
+/** Folds committed history up to each position (that of the most advanced layer's checkpoint .. committed; -1: the
+ *  committed one) into the checkpoint now. Pending tokens stay pending; flush boundaries do not move. positions NULL: all -1. */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_flush(rssm_cache *cache, int64_t count, const int32_t *slots,
                                                    const int64_t *positions, void *stream);
 /** Goes back to the given committed positions and drops pending tokens; a pointer move. Refused below
