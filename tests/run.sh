@@ -47,9 +47,11 @@ build() {
     return 1
 }
 
-# An attribute of the first element of the report that ctest wrote.
+# An attribute of the first element of the report that ctest wrote; 0 if it wrote none.
 attribute() {
-    tr '\n\t' '  ' <"$report" | sed -n "s/.*<testsuite[^>]* $1=\"\([0-9]*\)\".*/\1/p"
+    local value
+    value=$(cat "$report" 2>/dev/null | tr '\n\t' '  ' | sed -n "s/.*<testsuite[^>]* $1=\"\([0-9]*\)\".*/\1/p")
+    echo "${value:-0}"
 }
 
 # run PRESET DIRECTORY WRAPPER... -- CTEST-OPTION...
@@ -69,10 +71,10 @@ run() {
     total=$(attribute tests)
     bad=$(attribute failures)
     local left_out=$(($(attribute skipped) + $(attribute disabled)))
-    if [ $result != 0 ] && [ "${bad:-0}" = 0 ]; then
+    if [ $result != 0 ] && [ "$bad" = 0 ]; then
         bad=1
     fi
-    total=$((${total:-0} > bad + left_out ? ${total:-0} : bad + left_out))
+    total=$((total > bad + left_out ? total : bad + left_out))
     count "$preset: tests" $((total - bad - left_out)) "$bad" "$left_out" "$since"
 }
 
