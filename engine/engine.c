@@ -305,15 +305,16 @@ const char *rse_engine_layer(const rse_engine *engine, int32_t layer) {
     if (layer < 0 || layer >= model->config.layers) {
         return NULL;
     }
-    static const char *const with_mlp[] = {[RSE_LAYER_GDN] = "gdn+mlp",
-                                           [RSE_LAYER_MAMBA2] = "mamba2+mlp",
-                                           [RSE_LAYER_ATTENTION] = "attention+mlp"};
-    int32_t blocks = 0;
-    for (int32_t i = 0; i < model->blocks; i++) {
-        blocks += model->block[i].layer == layer;
-    }
+    static const char *const pairs[][2] = {
+        [RSE_LAYER_GDN] = {"gdn+mlp", "gdn+moe"},
+        [RSE_LAYER_MAMBA2] = {"mamba2+mlp", "mamba2+moe"},
+        [RSE_LAYER_ATTENTION] = {"attention+mlp", "attention+moe"},
+        [RSE_LAYER_KDA] = {"kda+mlp", "kda+moe"},
+        [RSE_LAYER_MLA] = {"mla+mlp", "mla+moe"},
+    };
     int32_t kind = model->config.layer[layer];
-    return blocks > 1 ? with_mlp[kind] : rse_layer_name(kind);
+    int32_t ffn = model->config.ffn[layer];
+    return ffn != 0 ? pairs[kind][ffn == RSE_LAYER_MOE] : rse_layer_name(kind);
 }
 
 bool rse_engine_is_end(const rse_engine *engine, int32_t token) {

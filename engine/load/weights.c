@@ -149,8 +149,18 @@ static void print_shape(const int64_t *size, int32_t rank, char text[200]) {
 
 /* ---- Taking ------------------------------------------------------------------------------------------- */
 
-static rse_status take(rse_weights *weights, const char *name, const rse_shape *shape, slot **out,
-                       rse_error *err) {
+/* "F32, BF16" */
+static void print_dtypes(uint64_t dtypes, char text[160]) {
+    size_t n = 0;
+    for (int32_t i = 0; i < RSE_DTYPE_COUNT; ++i) {
+        if (dtypes >> i & 1) {
+            n += (size_t)snprintf(text + n, 160 - n, "%s%s", n > 0 ? ", " : "", rse_dtype_name(i));
+        }
+    }
+}
+
+static rse_status take(rse_weights *weights, const char *name, const rse_shape *shape, uint64_t dtypes,
+                       slot **out, rse_error *err) {
     slot *s = find(weights, name);
     char wanted[200];
     char found[200];
@@ -164,21 +174,38 @@ static rse_status take(rse_weights *weights, const char *name, const rse_shape *
         return rse_fail(err, RSE_ERROR_FORMAT, "tensor %.160s has shape %s, expected is %s", t->name, found,
                         wanted);
     }
-    if (t->dtype != RSE_DTYPE_F32 && t->dtype != RSE_DTYPE_BF16 && t->dtype != RSE_DTYPE_F16) {
-        return rse_fail(err, RSE_ERROR_UNSUPPORTED,
-                        "tensor %.160s has dtype %s, supported are F32, BF16 and F16", t->name,
-                        rse_dtype_name(t->dtype));
+    if ((dtypes >> t->dtype & 1) == 0) {
+        print_dtypes(dtypes, wanted);
+        return rse_fail(err, RSE_ERROR_UNSUPPORTED, "tensor %.160s has dtype %s, supported here are %s",
+                        t->name, rse_dtype_name(t->dtype), wanted);
     }
     *out = s;
     return RSE_OK;
 }
 
+const rse_tensor *rse_weights_peek(const rse_weights *weights, const char *name) {
+    const slot *s = find(weights, name);
+    return s != NULL ? s->tensor : NULL;
+}
+
+void rse_weights_skip(rse_weights *weights, const char *name) {
+    slot *s = find(weights, name);
+    if (s != NULL) {
+        s->taken = true;
+    }
+}
+
 rse_status rse_weights_view(rse_weights *weights, const char *name, rse_shape shape, rse_tensor *view,
                             rse_error *err) {
+    return rse_weights_take(weights, name, shape, RSE_DTYPES_PLAIN, view, err);
+}
+
+rse_status rse_weights_take(rse_weights *weights, const char *name, rse_shape shape, uint64_t dtypes,
+                            rse_tensor *view, rse_error *err) {
     slot *s;
-    RSE_TRY(take(weights, name, &shape, &s, err));
+    RSE_TRY(take(weights, name, &shape, dtypes, &s, err));
     const rse_tensor *t = s->tensor;
-    if ((uintptr_t)t->data % rse_dtype_size(t->dtype) != 0 && s->aligned == NULL) {
+    if (t->dtype < RSE_DTYPE_Q8_0 && (uintptr_t)t->data % rse_dtype_size(t->dtype) != 0 && s->aligned == NULL) {
         s->aligned = malloc(t->bytes);
         if (s->aligned == NULL) {
             return rse_fail(err, RSE_ERROR_MEMORY, "tensor %.160s: no memory for %zu bytes", t->name, t->bytes);
@@ -198,7 +225,7 @@ rse_status rse_weights_view(rse_weights *weights, const char *name, rse_shape sh
 rse_status rse_weights_f32(rse_weights *weights, const char *name, rse_shape shape, float *out,
                            rse_error *err) {
     slot *s;
-    RSE_TRY(take(weights, name, &shape, &s, err));
+    RSE_TRY(take(weights, name, &shape, RSE_DTYPES_PLAIN, &s, err));
     rse_convert_to_f32(s->tensor->dtype, s->tensor->data, rse_tensor_elements(s->tensor), out);
     s->taken = true;
     return RSE_OK;

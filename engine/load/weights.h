@@ -50,6 +50,16 @@ bool rse_weights_has_prefix(const rse_weights *weights, const char *prefix);
  */
 rse_status rse_weights_view(rse_weights *weights, const char *name, rse_shape shape, rse_tensor *view,
                             rse_error *err);
+/* The same for any of the dtypes in a mask of 1 << RSE_DTYPE_*. */
+rse_status rse_weights_take(rse_weights *weights, const char *name, rse_shape shape, uint64_t dtypes,
+                            rse_tensor *view, rse_error *err);
+/* What a matrix may be stored in: plain formats, and blocks with their scales. */
+#define RSE_DTYPES_PLAIN (1ull << RSE_DTYPE_F32 | 1ull << RSE_DTYPE_BF16 | 1ull << RSE_DTYPE_F16)
+#define RSE_DTYPES_MATRIX (RSE_DTYPES_PLAIN | ((1ull << RSE_DTYPE_COUNT) - (1ull << RSE_DTYPE_Q8_0)))
+/* A tensor without taking it; NULL if there is none. */
+const rse_tensor *rse_weights_peek(const rse_weights *weights, const char *name);
+/* Counts a tensor as taken, if there is one. */
+void rse_weights_skip(rse_weights *weights, const char *name);
 /* Takes a tensor as f32: out has as many elements as the shape. */
 rse_status rse_weights_f32(rse_weights *weights, const char *name, rse_shape shape, float *out, rse_error *err);
 
