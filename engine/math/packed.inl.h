@@ -32,12 +32,15 @@ static inline float f32_of_e8m0(uint8_t code) {
     return code == 255 ? NAN : code == 0 ? 0x1p-127f : power_of_two(code - 127);
 }
 
+/* E4M3 without its sign, every code a number. */
+static inline float magnitude_of_e4m3(uint8_t code) {
+    int exponent = code >> 3 & 15, mantissa = code & 7;
+    return exponent == 0 ? (float)mantissa * 0x1p-9f : (float)(mantissa + 8) * power_of_two(exponent - 10);
+}
+
 /* E4M3 without infinities: 127 and 255 are NaN. */
 static inline float f32_of_e4m3(uint8_t code) {
-    int exponent = code >> 3 & 15, mantissa = code & 7;
-    float magnitude =
-        exponent == 0 ? (float)mantissa * 0x1p-9f : (float)(mantissa + 8) * power_of_two(exponent - 10);
-    magnitude = (code & 127) == 127 ? NAN : magnitude;
+    float magnitude = (code & 127) == 127 ? NAN : magnitude_of_e4m3(code);
     return code & 128 ? -magnitude : magnitude;
 }
 
@@ -110,10 +113,10 @@ static void block_mxfp4(const uint8_t *p, float *y) {
     halves(p + 1, e2m1_values, f32_of_e8m0(p[0]), 16, y);
 }
 
-/* Four unsigned E4M3 scales, then four runs of 8 bytes. */
+/* Four E4M3 scales without sign, of which 127 is zero, then four runs of 8 bytes. */
 static void block_nvfp4(const uint8_t *p, float *y) {
     for (int i = 0; i < 4; i++) {
-        halves(p + 4 + 8 * i, e2m1_values, f32_of_e4m3(p[i] & 127), 8, y + 16 * i);
+        halves(p + 4 + 8 * i, e2m1_values, p[i] == 127 ? 0.0f : magnitude_of_e4m3(p[i]), 8, y + 16 * i);
     }
 }
 
