@@ -60,11 +60,15 @@ def nemotron(**more):
         mamba_num_heads=6, mamba_head_dim=10, ssm_state_size=12, n_groups=2, expand=2, chunk_size=32,
         n_routed_experts=7, num_experts_per_tok=3, moe_intermediate_size=11, moe_shared_expert_intermediate_size=9,
         routed_scaling_factor=2.5, max_position_embeddings=512, eos_token_id=2, **more)
-    model = transformers.NemotronHForCausalLM(config)
-    for module in model.modules():  # the published models do not clamp dt at time_step_min
+    return config, unclamped(transformers.NemotronHForCausalLM(config)), None
+
+
+def unclamped(model):
+    """The published models do not clamp dt at time_step_min."""
+    for module in model.modules():
         if hasattr(module, "time_step_limit"):
             module.time_step_limit = (0.0, float("inf"))
-    return config, model, None
+    return model
 
 
 def nemotron_h_moe():
@@ -100,7 +104,7 @@ def granite_dense():
     return granite(num_local_experts=0, num_experts_per_tok=0)
 
 
-def kimi_linear():
+def kimi_linear(**more):
     published = {
         "architectures": ["KimiLinearForCausalLM"], "model_type": "kimi_linear", "vocab_size": VOCAB, "hidden_size": 34,
         "num_hidden_layers": 4, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 13,
@@ -113,11 +117,125 @@ def kimi_linear():
         "bos_token_id": 1, "pad_token_id": 0, "num_nextn_predict_layers": 0,
         "linear_attn_config": {"full_attn_layers": [2, 4], "kda_layers": [1, 3], "head_dim": 10, "num_heads": 3,
                                "short_conv_kernel_size": 4}}
+    published.update(more)
     config = transformers.KimiLinearConfig(**published)
     return config, transformers.KimiLinearForCausalLM(config), published
 
 
-FAMILIES = (qwen3_5_moe, qwen3_next, nemotron_h_moe, nemotron_h_latent, mamba2, granite_moe, granite_dense, kimi_linear)
+# ---- Quantised checkpoints: what is stored is packed; transformers runs the weights that it stands for ----
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def to_f8(x):
+    codes = x.clamp(-448, 448).to(torch.float8_e4m3fn)
+    return codes, codes.float()
+
+
+def to_pairs(x, block, scale):
+    """Codes of x / scale, [rows][cols / block] scales, and the values they stand for."""
+    wide = scale.repeat_interleave(block, dim=1)
+    codes = (x[..., None] / wide[..., None] - E2M1).abs().argmin(-1)
+    return (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8), E2M1[codes] * wide
+
+
+def f8_scaled(stem, w, per_row=False, block=None):
+    """Per tensor, per row, or blocks of [rows, columns]."""
+    if block is None:
+        scale = w.abs().amax(dim=1, keepdim=True) / 448 if per_row else w.abs().max() / 448
+        codes, values = to_f8(w / scale)
+        return {stem + ".weight": codes, stem + ".weight_scale": scale.float()}, values * scale
+    rows, cols = -(-w.shape[0] // block[0]), -(-w.shape[1] // block[1])
+    scale = torch.empty(rows, cols)
+    for i in range(rows):
+        for j in range(cols):
+            scale[i, j] = w[i * block[0]:(i + 1) * block[0], j * block[1]:(j + 1) * block[1]].abs().max() / 448
+    wide = scale.repeat_interleave(block[0], 0)[:w.shape[0]].repeat_interleave(block[1], 1)[:, :w.shape[1]]
+    codes, values = to_f8(w / wide)
+    return {stem + ".weight": codes, stem + ".weight_scale_inv": scale}, values * wide
+
+
+def nvfp4(stem, w, modelopt):
+    factor = w.abs().max() / (6 * 448)
+    scale, exact = to_f8(w.reshape(w.shape[0], -1, 16).abs().amax(-1) / 6 / factor)
+    codes, values = to_pairs(w, 16, exact * factor)
+    if modelopt:
+        return {stem + ".weight": codes, stem + ".weight_scale": scale, stem + ".weight_scale_2": factor.reshape(()),
+                stem + ".input_scale": torch.tensor(0.5)}, values
+    return {stem + ".weight_packed": codes, stem + ".weight_scale": scale,
+            stem + ".weight_global_scale": (1 / factor).reshape(1)}, values
+
+
+def mxfp4(stem, w):
+    exponent = torch.floor(torch.log2(w.reshape(w.shape[0], -1, 32).abs().amax(-1))) - 2
+    codes, values = to_pairs(w, 32, torch.exp2(exponent))
+    return {stem + ".weight_packed": codes, stem + ".weight_scale": (exponent + 127).to(torch.uint8)}, values
+
+
+def pack_modelopt(name, w):
+    stem = name[:-len(".weight")]
+    if ".experts." in name:
+        return nvfp4(stem, w, True)
+    if "shared_experts" in name or "in_proj" in name or "out_proj" in name:
+        packed, values = f8_scaled(stem, w)
+        return dict(packed, **{stem + ".input_scale": torch.tensor(0.25)}), values
+    return None
+
+
+def pack_blocks(name, w):
+    plain = "mlp.gate." in name or "_gate" in name or "in_proj_a" in name or "in_proj_b" in name
+    return None if plain or "conv" in name else f8_scaled(name[:-len(".weight")], w, block=(16, 24))
+
+
+def pack_tensors(name, w):
+    """The formats of compressed-tensors, a different one for each layer: the file decides, tensor by tensor."""
+    stem = name[:-len(".weight")]
+    if ".experts." in name:
+        return mxfp4(stem, w) if "layers.1." in name else nvfp4(stem, w, False)
+    return f8_scaled(stem, w, per_row=True) if "self_attn" in name and "conv" not in name else None
+
+
+def nemotron_h_nvfp4():
+    config = transformers.NemotronHConfig(
+        vocab_size=VOCAB, hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=10, intermediate_size=22,
+        mamba_num_heads=6, mamba_head_dim=10, ssm_state_size=12, n_groups=2, expand=2, chunk_size=32,
+        n_routed_experts=7, num_experts_per_tok=3, moe_intermediate_size=16, moe_shared_expert_intermediate_size=9,
+        routed_scaling_factor=2.5, max_position_embeddings=512, eos_token_id=2, hybrid_override_pattern="MEM*E-")
+    return config, unclamped(transformers.NemotronHForCausalLM(config)), None
+
+
+def qwen3_5_moe_fp8():
+    return qwen3_5_moe()
+
+
+def kimi_linear_packed():
+    config, model, published = kimi_linear(hidden_size=32, moe_intermediate_size=32, num_experts=5)
+    return config, model, published
+
+
+PACKED = {"nemotron_h_nvfp4": (pack_modelopt, {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}),
+          "qwen3_5_moe_fp8": (pack_blocks, {"quant_method": "fp8", "weight_block_size": [16, 24]}),
+          "kimi_linear_packed": (pack_tensors, {"quant_method": "compressed-tensors"})}
+
+
+def quantise(name, build, where, weights, published):
+    """The packed tensors, and the model with what they stand for."""
+    pack, config = PACKED[name]
+    packed, plain = {}, {}
+    for key, value in weights.items():
+        made = pack(key, value.float()) if value.dim() == 2 and key.endswith(".weight") else None
+        packed.update(made[0] if made else {key: value})
+        plain[key] = made[1] if made else value.float()
+    save_file(plain, os.path.join(where, "model.safetensors"), metadata={"format": "pt"})
+    _, model, _ = build()
+    model = unclamped(type(model).from_pretrained(where, dtype=torch.float32).eval())
+    model.set_attn_implementation("eager")
+    model.config._experts_implementation = "eager"
+    return packed, model, config
+
+
+FAMILIES = (qwen3_5_moe, qwen3_next, nemotron_h_moe, nemotron_h_latent, mamba2, granite_moe, granite_dense, kimi_linear,
+            nemotron_h_nvfp4, qwen3_5_moe_fp8, kimi_linear_packed)
 
 
 def randomise(model, seed):
@@ -184,14 +302,7 @@ def stack_experts(weights):
     return out
 
 
-def make(build):
-    name = build.__name__
-    torch.manual_seed(0)
-    config, model, published = build()
-    model = model.float().eval()
-    model.set_attn_implementation("eager")
-    config._experts_implementation = "eager"
-    randomise(model, sum(map(ord, name)))
+def outputs(model, name):
     tokens = torch.randint(0, VOCAB, (max(LENGTHS),), generator=torch.Generator().manual_seed(7))
     with torch.no_grad():
         rows = [model(tokens[None, :n]).logits[0, -1] for n in LENGTHS]
@@ -203,27 +314,46 @@ def make(build):
     state = first_state(cache)[0]
     if "mamba" not in name and "nemotron" not in name and "granite" not in name:
         state = state.transpose(-1, -2)  # [d_k][d_v] there
-    where = os.path.join(HERE, "families", name)
+    return {"tokens": tokens.int(), "logits_at": torch.tensor([n - 1 for n in LENGTHS], dtype=torch.int32),
+            "logits": torch.stack(rows).contiguous(), "state": state.float().contiguous()}
+
+
+def checkpoint(model, where):
+    """Saves the model as its makers would, and returns the tensors."""
     model.save_pretrained(where)
     weights = load_file(os.path.join(where, "model.safetensors"))
     weights = {k: v.bfloat16().contiguous() if v.dim() > 1 and "A_log" not in k else v.contiguous()
                for k, v in weights.items()}
     dense = re.compile(r"block_sparse_moe\.((gate|up|down)_proj)")  # published: mlp.gate_proj and so on
-    weights = {dense.sub(r"mlp.\1", k): v for k, v in weights.items()}
+    return {dense.sub(r"mlp.\1", k): v for k, v in weights.items()}
+
+
+def make(build):
+    name = build.__name__
+    torch.manual_seed(0)
+    config, model, published = build()
+    model = model.float().eval()
+    model.set_attn_implementation("eager")
+    config._experts_implementation = "eager"
+    randomise(model, sum(map(ord, name)))
+    where = os.path.join(HERE, "families", name)
+    weights = checkpoint(model, where)
+    with open(os.path.join(where, "config.json"), encoding="utf-8") as file:
+        saved = published or json.load(file)
+    if name in PACKED:
+        weights, model, saved["quantization_config"] = quantise(name, build, where, weights, published)
     if name == "qwen3_5_moe":
         weights = stack_experts(weights)
     save_file(weights, os.path.join(where, "model.safetensors"))
-    save_file({"tokens": tokens.int(), "logits_at": torch.tensor([n - 1 for n in LENGTHS], dtype=torch.int32),
-               "logits": torch.stack(rows).contiguous(), "state": state.float().contiguous()},
-              os.path.join(where, "golden.safetensors"))
-    with open(os.path.join(where, "config.json"), encoding="utf-8") as file:
-        saved = json.load(file)
-    for key in ("generation_config.json",):
-        if os.path.exists(os.path.join(where, key)):
-            os.remove(os.path.join(where, key))
+    save_file(outputs(model, name), os.path.join(where, "golden.safetensors"))
     with open(os.path.join(where, "config.json"), "w", encoding="utf-8") as file:
-        json.dump(published or saved, file, indent=1)
+        json.dump(saved, file, indent=1)
         file.write("\n")
+    unused = os.path.join(where, "generation_config.json")
+    if os.path.exists(unused):
+        os.remove(unused)
+    for file in os.listdir(where):
+        os.chmod(os.path.join(where, file), 0o644)
     print("  ", sum(os.path.getsize(os.path.join(where, f)) for f in os.listdir(where)), "bytes")
     return weights
 
