@@ -6,6 +6,7 @@
 #include "load/config_read.h"
 
 #include "base/file.h"
+#include "load/gguf_model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +133,19 @@ rse_status rse_config_parse(const char *text, size_t length, const char *generat
                                                   : status;
 }
 
+static rse_status load_gguf(const char *path, rse_config *config, rse_error *err) {
+    rse_gguf *file;
+    rse_error inner = {0};
+    RSE_TRY(rse_gguf_open(path, &file, err));
+    rse_status status = rse_gguf_config(file, config, &inner);
+    rse_gguf_close(file);
+    return status == RSE_OK ? RSE_OK : rse_fail(err, status, "%s: %s", path, inner.text);
+}
+
 rse_status rse_config_load(const char *directory, rse_config *config, rse_error *err) {
+    if (rse_gguf_is(directory)) {
+        return load_gguf(directory, config, err);
+    }
     char *path = rse_path_join(directory, where);
     char *generation_path = rse_path_join(directory, "generation_config.json");
     char *text = NULL;

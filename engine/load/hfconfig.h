@@ -116,7 +116,7 @@ typedef struct rse_config {
     char dtype[16];         /* "bfloat16"; "" if the config is silent. The tensors decide */
 } rse_config;
 
-/* Reads directory/config.json and, where it exists, generation_config.json (end tokens). */
+/* Reads directory/config.json and, where it exists, generation_config.json (end tokens); or a GGUF file. */
 rse_status rse_config_load(const char *directory, rse_config *config, rse_error *err);
 /* The same from texts in memory; generation may be NULL. */
 rse_status rse_config_parse(const char *text, size_t length, const char *generation, size_t generation_length,

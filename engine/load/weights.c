@@ -5,6 +5,8 @@
  */
 #include "load/weights.h"
 
+#include "load/gguf_model.h"
+
 #include "numbers.h"
 
 #include <stdio.h>
@@ -25,7 +27,9 @@ typedef struct slot {
 } slot;
 
 struct rse_weights {
-    rse_safetensors *files;
+    rse_safetensors *files; /* or */
+    rse_gguf *gguf;
+    rse_tensor *renamed; /* [count] of gguf: copies under canonical names, which they own */
     slot *slots;
     size_t count;
 };
@@ -44,15 +48,42 @@ static int by_name(const void *left, const void *right) {
     return strcmp(((const slot *)left)->name, ((const slot *)right)->name);
 }
 
+/* A copy of a GGUF file's tensor under its canonical name. Norms over groups are flat there as elsewhere. */
+static rse_status rename_tensor(rse_weights *w, size_t index, const char *path, rse_error *err) {
+    rse_tensor *t = &w->renamed[index];
+    *t = *rse_gguf_at(w->gguf, index);
+    const char *own = t->name;
+    t->name = NULL;
+    if (t->dtype == RSE_DTYPE_COUNT) {
+        return rse_fail(err, RSE_ERROR_UNSUPPORTED, "%s: tensor %.160s has type %s, which is not supported",
+                        path, own, rse_gguf_type_name(w->gguf, index));
+    }
+    rse_text name = {0};
+    rse_status status = rse_gguf_canonical(w->gguf, own, &name, err);
+    t->name = name.data;
+    const char *last = name.data != NULL ? strstr(name.data, "norm.weight") : NULL;
+    if (last != NULL && t->rank == 2) {
+        t->shape[0] *= t->shape[1];
+        t->rank = 1;
+    }
+    return status;
+}
+
 static rse_status index_slots(rse_weights *w, const char *path, rse_error *err) {
-    w->count = rse_safetensors_count(w->files);
+    w->count = w->gguf != NULL ? rse_gguf_count(w->gguf) : rse_safetensors_count(w->files);
     w->slots = calloc(w->count + 1, sizeof *w->slots);
-    if (w->slots == NULL) {
+    w->renamed = w->gguf != NULL ? calloc(w->count + 1, sizeof *w->renamed) : NULL;
+    if (w->slots == NULL || (w->gguf != NULL && w->renamed == NULL)) {
         return rse_fail(err, RSE_ERROR_MEMORY, "%s: no memory for %zu tensors", path, w->count);
     }
     for (size_t i = 0; i < w->count; ++i) {
-        const rse_tensor *tensor = rse_safetensors_at(w->files, i);
-        w->slots[i] = (slot){.name = canonical(tensor->name), .tensor = tensor};
+        if (w->gguf != NULL) {
+            RSE_TRY(rename_tensor(w, i, path, err));
+            w->slots[i] = (slot){.name = w->renamed[i].name, .tensor = &w->renamed[i]};
+        } else {
+            const rse_tensor *tensor = rse_safetensors_at(w->files, i);
+            w->slots[i] = (slot){.name = canonical(tensor->name), .tensor = tensor};
+        }
     }
     qsort(w->slots, w->count, sizeof *w->slots, by_name);
     for (size_t i = 1; i < w->count; ++i) {
@@ -72,7 +103,8 @@ rse_status rse_weights_open(const char *path, rse_weights **weights, rse_error *
     if (w == NULL) {
         return rse_fail(err, RSE_ERROR_MEMORY, "%s: no memory to open it", path);
     }
-    rse_status status = rse_safetensors_open(path, &w->files, err);
+    rse_status status =
+        rse_gguf_is(path) ? rse_gguf_open(path, &w->gguf, err) : rse_safetensors_open(path, &w->files, err);
     if (status == RSE_OK) {
         status = index_slots(w, path, err);
     }
@@ -91,7 +123,12 @@ void rse_weights_close(rse_weights *weights) {
     for (size_t i = 0; weights->slots != NULL && i < weights->count; ++i) {
         free(weights->slots[i].aligned);
     }
+    for (size_t i = 0; weights->renamed != NULL && i < weights->count; ++i) {
+        free((char *)weights->renamed[i].name);
+    }
+    free(weights->renamed);
     free(weights->slots);
+    rse_gguf_close(weights->gguf);
     rse_safetensors_close(weights->files);
     free(weights);
 }

@@ -4,9 +4,10 @@
  * and at the end nothing may be left over. A missing tensor, another shape, another number format and an
  * unexpected tensor are errors that name the tensor, what was found and what was expected.
  *
- * Canonical names: the first of the prefixes "model.language_model.", "language_model.model.",
- * "language_model.", "model.", "backbone." is dropped, so that "model.layers.0.norm.weight" and
- * "backbone.layers.0.norm.weight" are both "layers.0.norm.weight". "lm_head.weight" and "mtp.*" stay.
+ * Canonical names: in GGUF files what load/gguf_model.h makes of them; otherwise the first of the prefixes
+ * "model.language_model.", "language_model.model.", "language_model.", "model.", "backbone." is dropped, so
+ * that "model.layers.0.norm.weight" and "backbone.layers.0.norm.weight" are both "layers.0.norm.weight".
+ * "lm_head.weight" and "mtp.*" stay.
  */
 #ifndef RSE_WEIGHTS_H
 #define RSE_WEIGHTS_H
@@ -33,7 +34,7 @@ static inline rse_shape rse_shape3(int64_t a, int64_t b, int64_t c) {
 
 typedef struct rse_weights rse_weights;
 
-/* path as for rse_safetensors_open(). Two tensors with one canonical name are an error. */
+/* path as for rse_safetensors_open(), or a GGUF file. Two tensors with one canonical name are an error. */
 rse_status rse_weights_open(const char *path, rse_weights **weights, rse_error *err);
 /* Views end here. NULL is fine. */
 void rse_weights_close(rse_weights *weights);

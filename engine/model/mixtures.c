@@ -15,6 +15,29 @@ static rse_linear slice(const rse_matrix *all, int64_t first, int64_t rows) {
     return (rse_linear){.w = rse_matrix_rows(all, first, rows)};
 }
 
+/* Factors of the experts, "<name>.scale" [experts], where a file of llama.cpp has them. */
+static rse_status scale_experts(rse_builder *builder, const char *at, const char *part, rse_moe *moe,
+                                rse_error *err) {
+    int32_t experts = builder->model->config.moe.experts;
+    const float *factors;
+    if (!rse_build_has(builder, "%s.experts.%s_proj.scale", at, part)) {
+        return RSE_OK;
+    }
+    RSE_TRY(
+        rse_build_vector(builder, rse_shape1(experts), &factors, err, "%s.experts.%s_proj.scale", at, part));
+    *builder->parameters -= experts;
+    for (int32_t e = 0; e < experts; e++) {
+        rse_mlp *mlp = &moe->expert[e];
+        rse_linear *linear = part[0] == 'g' ? &mlp->gate : part[0] == 'u' ? &mlp->up : &mlp->down;
+        if (linear->w.dtype < RSE_PACKED_F8) {
+            return rse_fail(err, RSE_ERROR_FORMAT,
+                            "%s.experts.%s_proj.scale belongs to a matrix that is not packed", at, part);
+        }
+        linear->w.factor = factors[e];
+    }
+    return RSE_OK;
+}
+
 /* Gate and up projections from stacked tensors. *done is false if the file has none. */
 static rse_status take_stacked(rse_builder *builder, rse_moe *moe, int64_t cols, bool gated, const char *at,
                                const char *fused, bool *done, rse_error *err) {
@@ -74,7 +97,9 @@ static rse_status take_experts(rse_builder *builder, const rse_moe_names *names,
     for (int32_t e = 0; e < shape->experts; e++) {
         moe->expert[e].down = slice(&down, e * cols, cols);
     }
-    return RSE_OK;
+    RSE_TRY(scale_experts(builder, at, "gate", moe, err));
+    RSE_TRY(scale_experts(builder, at, "up", moe, err));
+    return scale_experts(builder, at, "down", moe, err);
 }
 
 rse_status rse_build_moe(rse_builder *builder, const rse_moe_names *names, rse_moe *moe, rse_error *err,

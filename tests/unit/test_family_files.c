@@ -14,6 +14,11 @@ static const char *const families[] = {
     "nemotron_h_nvfp4", "qwen3_5_moe_fp8", "kimi_linear_packed"};
 enum { FAMILIES = sizeof families / sizeof families[0], MOST = 512 };
 
+#ifdef __SANITIZE_ADDRESS__ /* every kind of tensor is met there, but not every one */
+enum { EACH = 5 };
+#else
+enum { EACH = 1 };
+#endif
 enum { MISSING, RENAMED, RETYPED, RESHAPED, WRONGS };
 static const char *const wrongs[] = {"missing", "renamed", "of another dtype", "of another shape"};
 
@@ -71,7 +76,9 @@ static void place_of(const char *name, char place[64]) {
 }
 
 static void check_family(const char *family) {
-    char source[512], directory[] = "/tmp/replayssm-family-XXXXXX", path[64], command[1024];
+    char source[512], directory[64], path[128], command[1024];
+    /* thousands of small files, which only memory takes in no time */
+    strcpy(directory, access("/dev/shm", W_OK) == 0 ? "/dev/shm/replayssm-XXXXXX" : "/tmp/replayssm-XXXXXX");
     assert_non_null(mkdtemp(directory));
     snprintf(source, sizeof source, RSSM_SOURCE_DIR "/tests/golden/families/%s", family);
     snprintf(command, sizeof command, "cp %s/config.json %s", source, directory);
@@ -82,7 +89,7 @@ static void check_family(const char *family) {
     OK(rse_safetensors_open(source, &files, &err));
     size_t all = rse_safetensors_count(files);
     assert_true(all <= MOST);
-    for (size_t at = 0; at < all; at++) {
+    for (size_t at = 0; at < all; at += EACH) {
         for (int32_t wrong = 0; wrong < WRONGS; wrong++) {
             static rse_tensor tensors[MOST];
             char name[256], place[64];
@@ -93,6 +100,7 @@ static void check_family(const char *family) {
             if (!spoil(tensors, &count, at, wrong, name)) {
                 continue;
             }
+            unlink(path); /* writing over a file waits for the disk on some systems */
             OK(rse_safetensors_write(path, tensors, count, NULL, NULL, &err));
             rse_model *model;
             rse_error err = {0};
