@@ -181,3 +181,15 @@ rse_status read_input(const workspace *work, const settings *set, rse_ids *ids, 
     }
     return RSE_OK;
 }
+
+rse_sampling sampling_of(const settings *set, const rse_engine_info *info, uint64_t seed) {
+    bool temp = options_given(set, offsetof(settings, temp)) || info->temperature < 0.0f;
+    bool top_k = options_given(set, offsetof(settings, top_k)) || info->top_k < 0;
+    bool top_p = options_given(set, offsetof(settings, top_p)) || info->top_p < 0.0f;
+    bool min_p = options_given(set, offsetof(settings, min_p)) || info->min_p < 0.0f;
+    return (rse_sampling){.temperature = temp ? (float)set->temp : info->temperature,
+                          .top_k = top_k ? (int32_t)set->top_k : info->top_k,
+                          .top_p = top_p ? (float)set->top_p : info->top_p,
+                          .min_p = min_p ? (float)set->min_p : info->min_p,
+                          .seed = seed};
+}

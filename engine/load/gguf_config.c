@@ -317,6 +317,13 @@ static const struct {
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
+/* A recommendation for sampling within its range; anything else is none. */
+static float recommended(const rse_gguf *file, const char *key, double low, double high) {
+    const rse_gguf_value *value = rse_gguf_get(file, key);
+    double x = value != NULL && !value->array ? rse_gguf_number(value, 0) : -1;
+    return x >= low && x <= high ? (float)x : -1.0f;
+}
+
 rse_status rse_gguf_config(const rse_gguf *file, rse_config *config, rse_error *err) {
     char architecture[64];
     char known[160] = "";
@@ -340,6 +347,10 @@ rse_status rse_gguf_config(const rse_gguf *file, rse_config *config, rse_error *
         w.status = rse_config_parse(text.data, text.length, NULL, 0, config, err);
     }
     rse_text_free(&text);
+    config->temperature = recommended(file, "general.sampling.temp", 0, 100);
+    config->top_p = recommended(file, "general.sampling.top_p", 1e-6, 1);
+    config->min_p = recommended(file, "general.sampling.min_p", 0, 1);
+    config->top_k = (int32_t)recommended(file, "general.sampling.top_k", 0, 1 << 20);
     config->norm_plus_one = false;
     config->ssm.tiled = families[f].tiled;
     return w.status;

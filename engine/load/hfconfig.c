@@ -107,12 +107,34 @@ static rse_status read_root(const rse_json *root, rse_config *config, rse_error 
     return family->read(&s, config, err);
 }
 
+/* End tokens, and how to sample where the maker samples at all. */
+static rse_status read_generation(const rse_json *root, const char *file, rse_config *config, rse_error *err) {
+    double temperature = -1;
+    double top_p = -1;
+    double min_p = -1;
+    int64_t top_k = -1;
+    bool samples = true;
+    RSE_TRY(rse_read_end_tokens(root, file, config, err));
+    RSE_TRY(rse_json_get_bool(root, file, "do_sample", &samples, err));
+    RSE_TRY(rse_json_get_number(root, file, "temperature", 0, 100, &temperature, err));
+    RSE_TRY(rse_json_get_number(root, file, "top_p", 1e-6, 1, &top_p, err));
+    RSE_TRY(rse_json_get_number(root, file, "min_p", 0, 1, &min_p, err));
+    RSE_TRY(rse_json_get_int(root, file, "top_k", 0, INT32_MAX, &top_k, err));
+    if (samples) {
+        config->temperature = (float)temperature;
+        config->top_p = (float)top_p;
+        config->min_p = (float)min_p;
+        config->top_k = (int32_t)top_k;
+    }
+    return RSE_OK;
+}
+
 static rse_status add_generation(const char *text, size_t length, rse_config *config, rse_error *err) {
     static const char file[] = "generation_config.json";
     rse_json *root;
     RSE_TRY(rse_json_parse(text, length, file, &root, err));
     rse_status status = rse_json_kind(root) == RSE_JSON_OBJECT
-                            ? rse_read_end_tokens(root, file, config, err)
+                            ? read_generation(root, file, config, err)
                             : rse_fail(err, RSE_ERROR_FORMAT, "%s: is no JSON object", file);
     rse_json_free(root);
     return status;
@@ -124,6 +146,10 @@ rse_status rse_config_parse(const char *text, size_t length, const char *generat
                            .embedding_scale = 1.0f,
                            .residual_scale = 1.0f,
                            .logit_divisor = 1.0f,
+                           .temperature = -1.0f,
+                           .top_p = -1.0f,
+                           .min_p = -1.0f,
+                           .top_k = -1,
                            .scale_block = {128, 128}};
     rse_json *root;
     RSE_TRY(rse_json_parse(text, length, where, &root, err));

@@ -111,7 +111,11 @@ typedef struct rse_config {
     int32_t mtp_blocks; /* as the config says; 0 if it is silent, the checkpoint may hold mtp.* nevertheless */
     int32_t bos;        /* -1: none */
     int32_t eos[RSE_CONFIG_EOS];
-    int32_t eos_count;      /* union of config.json and generation_config.json */
+    int32_t eos_count; /* union of config.json and generation_config.json */
+    float temperature; /* what the maker recommends (generation_config.json); negative: nothing */
+    float top_p;
+    float min_p;
+    int32_t top_k;
     int32_t scale_block[2]; /* rows and columns of a matrix that share a scale, in FP8 files with blocks */
     char dtype[16];         /* "bfloat16"; "" if the config is silent. The tensors decide */
 } rse_config;
