@@ -6,7 +6,7 @@
 
 FOLDER holds FORM.jinja, the template that comes with a model of each form (Qwen3.5, Nemotron-3-Nano, Kimi-K2-Instruct,
 whose form Kimi-Linear shares); the templates are their makers' and not kept here. They were rendered for this file by
-jinja2 3.1.6, without their branches for tools and images.
+jinja2 3.1.6, without their branches for tools and images, Qwen's in its first release, which drops earlier thoughts.
 """
 import json
 import os
