@@ -150,6 +150,7 @@ def train(model, ids, seconds):
 def save_model(model, folder, tokenizer):
     """Checkpoint in the maker's layout: names as save_pretrained writes them, dense MLPs as mlp.*, tied matrix once."""
     shutil.rmtree(folder, ignore_errors=True)
+    model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
     model.save_pretrained(folder + ".tmp")
     tensors = {}
     for name, value in load_file(os.path.join(folder + ".tmp", "model.safetensors")).items():
