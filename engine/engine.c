@@ -120,6 +120,9 @@ static rse_status make_kv(rse_engine *engine, rse_error *err) {
     };
     int64_t page = rse_kv_page_bytes(&desc);
     int64_t full = engine->options.sessions * rse_kv_pages_of(config->max_positions);
+    if (engine->options.step_tokens > 1) { /* branches of trees: at most two pages for a token of a step */
+        full += 2 * (int64_t)engine->options.sessions * engine->options.step_tokens;
+    }
     desc.pages = full < INT32_MAX ? full : INT32_MAX;
     int64_t budget = engine->options.kv_bytes;
     if (budget == 0) {
@@ -148,9 +151,14 @@ static rse_status make_arrays(rse_engine *engine, rse_error *err) {
     a->ids = calloc(tokens, sizeof *a->ids);
     a->positions = calloc(tokens, sizeof *a->positions);
     a->outputs = calloc(tokens, sizeof *a->outputs);
+    a->parents = calloc(tokens, sizeof *a->parents);
+    a->paths = calloc(rows * (size_t)engine->options.step_tokens, sizeof *a->paths);
+    a->attend = calloc(rows + tokens, sizeof *a->attend);
+    a->branches = calloc(tokens, sizeof *a->branches);
     bool all = engine->sessions != NULL && a->slots != NULL && a->offsets != NULL && a->prefill != NULL &&
                a->accepted != NULL && a->kv_rows != NULL && a->ids != NULL && a->positions != NULL &&
-               a->outputs != NULL;
+               a->outputs != NULL && a->parents != NULL && a->paths != NULL && a->attend != NULL &&
+               a->branches != NULL;
     return all ? RSE_OK : rse_fail(err, RSE_ERROR_MEMORY, "no memory for %zu sessions", rows);
 }
 
@@ -236,8 +244,11 @@ void rse_engine_close(rse_engine *engine) {
     }
     free(engine->sessions);
     rse_step_arrays *a = &engine->arrays;
-    void *arrays[] = {a->slots,   a->offsets, a->prefill,   a->accepted,
-                      a->kv_rows, a->ids,     a->positions, a->outputs};
+    for (int32_t i = 0; a->branches != NULL && i < engine->options.batch_tokens; i++) {
+        rse_kv_seq_free(engine->kv, &a->branches[i].seq);
+    }
+    void *arrays[] = {a->slots,     a->offsets, a->prefill, a->accepted, a->kv_rows, a->ids,
+                      a->positions, a->outputs, a->parents, a->paths,    a->attend,  a->branches};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         free(arrays[i]);
     }

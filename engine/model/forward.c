@@ -218,13 +218,18 @@ static void run_attention(rse_forward *f, const rse_step *step, const rse_attn *
         rse_kv_write(f->desc.kv, row->seq, attn->index, row->start, row->tokens,
                      f->keys + row->first * k_stride, k_stride, f->values + row->first * k_stride, k_stride);
     }
+    for (int32_t i = 0; i < step->branch_count; i++) {
+        const rse_attention_branch *branch = &step->branches[i];
+        rse_kv_branch_fill(f->desc.kv, branch->trunk, attn->index, branch->start, branch->path, branch->depth,
+                           &branch->seq);
+    }
     rse_attention_args args = {
         .pool = f->desc.kv,
         .layer = attn->index,
         .heads = shape->q_heads,
         .scale = 1.0f / sqrtf((float)dim),
-        .row_count = step->batch.rows,
-        .rows = step->kv_rows,
+        .row_count = step->attends,
+        .rows = step->attend,
         .q = f->wide,
         .q_stride = q_stride,
         .q_head_stride = q_head,
@@ -273,6 +278,14 @@ static rse_status run_block(rse_forward *f, const rse_step *step, const rse_bloc
     return RSE_OK;
 }
 
+/* The final norm of every token. */
+static void finish_all(rse_forward *f, const rse_step *step) {
+    int64_t hidden = f->desc.model->config.hidden;
+    rse_rms_norm(f->desc.math, step->tokens, hidden, f->x, hidden, f->desc.model->norm,
+                 f->desc.model->config.norm_eps, step->hidden, hidden);
+    store(f, step->tokens, hidden, step->hidden, hidden);
+}
+
 /* Final norm and output matrix, for the tokens whose outputs are wanted. */
 static void finish(rse_forward *f, const rse_step *step, float *logits, float *hidden_out) {
     const rse_model *model = f->desc.model;
@@ -314,6 +327,9 @@ rse_status rse_forward_run(rse_forward *f, const rse_step *step, float *logits, 
         }
         layer = block->layer;
         RSE_TRY(run_block(f, step, block, err));
+    }
+    if (step->hidden != NULL) {
+        finish_all(f, step);
     }
     if (step->outputs > 0) {
         finish(f, step, logits, hidden);

@@ -33,8 +33,14 @@ typedef struct rse_step {
     const int32_t *ids;               /* [tokens] */
     const int64_t *positions;         /* [tokens] */
     const rse_attention_row *kv_rows; /* [batch.rows], positions reserved */
+    const rse_attention_row
+        *attend; /* [attends] what attention runs over: those rows, or pieces of them, and branches */
+    int32_t attends;
+    const rse_attention_branch *branches; /* [branch_count] filled before attention, layer by layer */
+    int32_t branch_count;
     int64_t outputs;
     const int32_t *output_tokens; /* [outputs], ascending */
+    float *hidden;                /* [tokens][hidden size] what the final norm makes of every token, or NULL */
     rse_inputs_fn inputs;         /* or NULL */
     void *inputs_user;
 } rse_step;

@@ -28,6 +28,11 @@ typedef struct rse_step_arrays {
     int32_t *ids;
     int64_t *positions;
     int32_t *outputs;
+    int32_t *parents;               /* [batch_tokens] */
+    int32_t *paths;                 /* [sessions][step_tokens] */
+    rse_attention_row *attend;      /* [batch_tokens + sessions] */
+    rse_attention_branch *branches; /* [batch_tokens] */
+    int32_t branch_count;           /* of the step under way */
 } rse_step_arrays;
 
 struct rse_engine {
@@ -48,11 +53,13 @@ struct rse_session {
     rse_engine *engine;
     int32_t slot;
     uint64_t id;
-    int64_t position;    /* tokens kept */
-    int32_t pending;     /* tokens of the last step, in the library's sense */
-    bool pending_prompt; /* they are of a prompt */
-    bool broken;         /* a step failed half-way */
-    rse_ids ids;         /* [position + pending] */
+    int64_t position;                      /* tokens kept */
+    int32_t pending;                       /* tokens of the last step, in the library's sense */
+    bool pending_prompt;                   /* they are of a prompt */
+    int32_t path[RSSM_STEP_TOKENS_MAX];    /* which tokens of the step they are; of a decode step */
+    int32_t parents[RSSM_STEP_TOKENS_MAX]; /* of the pending tokens, by their own order */
+    bool broken;                           /* a step failed half-way */
+    rse_ids ids;                           /* [position + pending] */
     rse_kv_seq kv;
 };
 
@@ -81,6 +88,9 @@ int64_t rse_shadow_compared(const rse_shadow *shadow);
 rse_status rse_shadow_reset(rse_shadow *shadow, const rse_session *session, rse_error *err);
 /* The session's state was written by other means than decoding: take it over. */
 rse_status rse_shadow_restart(rse_shadow *shadow, const rse_session *session, rse_error *err);
+/* Of the `was` pending tokens of the session these stay, in this order. */
+void rse_shadow_choose(rse_shadow *shadow, const rse_session *session, int32_t was, const int32_t *path,
+                       int32_t count);
 /* The session has `position` kept tokens now, after dropping some. */
 rse_status rse_shadow_truncate(rse_shadow *shadow, const rse_session *session, rse_error *err);
 /* Before rssm_cache_begin(): keeps what the rows accept where that is needed to follow prompts. */

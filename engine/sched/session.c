@@ -66,6 +66,49 @@ const int32_t *rse_session_ids(const rse_session *session) {
     return session->ids.data;
 }
 
+/* Whether these are tokens of the last step that follow each other from the kept ones on. */
+static rse_status check_path(const rse_session *session, const int32_t *path, int32_t count, rse_error *err) {
+    if (session->broken || count < 0 || count > session->pending) {
+        return rse_fail(err, RSE_ERROR_USAGE, "%d tokens cannot be chosen: %d are pending%s", count,
+                        session->pending, session->broken ? ", and a step failed" : "");
+    }
+    if (rse_session_whole(session) && count < session->pending) {
+        return rse_fail(err, RSE_ERROR_USAGE,
+                        "%d tokens are chosen of %d pending ones that can only be kept whole", count,
+                        session->pending);
+    }
+    for (int32_t i = 0, last = -1; i < count && !rse_session_whole(session); i++) {
+        int32_t node = path != NULL ? path[i] : i;
+        if (node < 0 || node >= session->pending || session->parents[node] != last) {
+            return rse_fail(err, RSE_ERROR_USAGE,
+                            "token %d of the path is %d, which does not follow token %d of the step", i, node,
+                            last);
+        }
+        last = node;
+    }
+    return RSE_OK;
+}
+
+rse_status rse_session_choose(rse_session *session, const int32_t *path, int32_t count, rse_error *err) {
+    RSE_TRY(check_path(session, path, count, err));
+    if (rse_session_whole(session)) {
+        return RSE_OK;
+    }
+    int32_t was = session->pending, *ids = session->ids.data + session->position;
+    rse_shadow_choose(session->engine->shadow, session, was, path, count);
+    for (int32_t i = 0; i < count; i++) { /* paths ascend: nothing is overwritten that is still wanted */
+        int32_t node = path != NULL ? path[i] : i;
+        ids[i] = ids[node];
+        session->path[i] = session->path[node];
+        session->parents[i] = i - 1;
+        rse_kv_move(session->engine->kv, &session->kv, session->position + node, session->position + i);
+    }
+    session->pending = count;
+    session->ids.count = (size_t)(session->position + count);
+    rse_kv_seq_truncate(session->engine->kv, &session->kv, session->position + count);
+    return RSE_OK;
+}
+
 rse_status rse_session_commit(rse_session *session, int32_t accepted, rse_error *err) {
     rse_row row = {.session = session, .accepted = accepted};
     return rse_engine_step(session->engine, &row, 1, NULL, NULL, err);
