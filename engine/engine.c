@@ -252,6 +252,7 @@ void rse_engine_close(rse_engine *engine) {
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         free(arrays[i]);
     }
+    free(engine->hidden);
     rse_shadow_destroy(engine->shadow);
     rse_forward_destroy(engine->forward);
     rse_kv_pool_destroy(engine->kv);
@@ -261,6 +262,15 @@ void rse_engine_close(rse_engine *engine) {
     rse_pool_destroy(engine->pool);
     rse_model_close(engine->model);
     free(engine);
+}
+
+rse_status rse_engine_keep_hidden(rse_engine *engine, rse_error *err) {
+    size_t values = (size_t)engine->options.batch_tokens * (size_t)engine->model->config.hidden;
+    if (engine->hidden == NULL) {
+        engine->hidden = malloc(values * sizeof *engine->hidden);
+    }
+    return engine->hidden != NULL ? RSE_OK
+                                  : rse_fail(err, RSE_ERROR_MEMORY, "no memory for %zu hidden values", values);
 }
 
 /* Bytes per sequence of parts [first, last] over all layers. */

@@ -311,7 +311,10 @@ static void finish(rse_forward *f, const rse_step *step, float *logits, float *h
 rse_status rse_forward_run(rse_forward *f, const rse_step *step, float *logits, float *hidden, rse_error *err) {
     const rse_model *model = f->desc.model;
     int64_t size = model->config.hidden;
-    for (int64_t i = 0; i < step->tokens; i++) {
+    if (step->x != NULL) {
+        memcpy(f->x, step->x, (size_t)(step->tokens * size) * sizeof *f->x);
+    }
+    for (int64_t i = 0; step->x == NULL && i < step->tokens; i++) {
         rse_matrix_row(f->desc.math, &model->embedding, step->ids[i], f->x + i * size);
     }
     store(f, step->tokens, size, f->x, size);

@@ -30,7 +30,9 @@ typedef struct rse_step {
     bool decodes;     /* whether any row is no prompt, and any one is */
     bool prompts;
     int64_t tokens;
-    const int32_t *ids;               /* [tokens] */
+    const int32_t *ids; /* [tokens] */
+    const float
+        *x; /* [tokens][hidden size] the residual stream to start with, or NULL: the embeddings of ids */
     const int64_t *positions;         /* [tokens] */
     const rse_attention_row *kv_rows; /* [batch.rows], positions reserved */
     const rse_attention_row

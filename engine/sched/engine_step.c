@@ -254,6 +254,7 @@ static void plan(rse_engine *engine, const rse_row *rows, int32_t count, rse_ste
     step->branch_count = branch;
     step->outputs = outputs;
     step->output_tokens = a->outputs;
+    step->hidden = engine->hidden;
 }
 
 static rse_status begin(rse_engine *engine, const rse_step *step, rse_error *err) {

@@ -46,6 +46,8 @@ struct rse_engine {
     rse_forward *forward;
     rse_shadow *shadow;     /* NULL without options.check */
     rse_session **sessions; /* [options.sessions]; NULL: the slot is free */
+    uint64_t lives;         /* sequences that sessions have held so far */
+    float *hidden;          /* [batch_tokens][hidden size] of the last step's tokens, if they are kept */
     rse_step_arrays arrays;
 };
 
@@ -53,6 +55,7 @@ struct rse_session {
     rse_engine *engine;
     int32_t slot;
     uint64_t id;
+    uint64_t life; /* tells apart the sequences that sessions have held; new whenever one is cut or replaced */
     int64_t position;                      /* tokens kept */
     int32_t pending;                       /* tokens of the last step, in the library's sense */
     bool pending_prompt;                   /* they are of a prompt */
@@ -69,6 +72,11 @@ rse_status rse_cache_create(const rse_engine *engine, int32_t method, rssm_cache
 /* Hands the constants of the model's mixers to a cache. */
 rse_status rse_cache_weights(const rse_engine *engine, rssm_cache *cache, rse_error *err);
 
+/* From now on steps keep the final hidden states of all their tokens in engine->hidden. */
+rse_status rse_engine_keep_hidden(rse_engine *engine, rse_error *err);
+/* How many tokens a path of the session's next step may have so that its state is not flushed sooner than in
+   steps of one token: up to the next flush boundary. */
+int32_t rse_session_room(const rse_session *session);
 /* Whether the pending tokens are in the state already, and can only be kept all together. */
 bool rse_session_whole(const rse_session *session);
 /* How many of its pending tokens a session keeps if a row says so. */

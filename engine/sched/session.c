@@ -10,6 +10,7 @@ rse_status rse_session_reset(rse_session *session, uint64_t id, rse_error *err) 
         RSE_TRY(rse_library(engine->context, status, err));
     }
     session->id = id;
+    session->life = ++engine->lives;
     session->position = 0;
     session->pending = 0;
     session->pending_prompt = false;
@@ -60,6 +61,12 @@ int64_t rse_session_position(const rse_session *session) {
 
 int32_t rse_session_pending(const rse_session *session) {
     return session->pending;
+}
+
+int32_t rse_session_room(const rse_session *session) {
+    int64_t window = session->engine->options.window, length = session->position + session->pending;
+    int64_t past = (length - (int64_t)(session->id % (uint64_t)window)) % window;
+    return (int32_t)(window - (past < 0 ? past + window : past));
 }
 
 const int32_t *rse_session_ids(const rse_session *session) {
@@ -168,6 +175,7 @@ rse_status rse_session_rollback(rse_session *session, int64_t position, rse_erro
         rssm_status status = rssm_cache_rollback(engine->cache, 1, &session->slot, &position, NULL);
         RSE_TRY(rse_library(engine->context, status, err));
     }
+    session->life = ++engine->lives;
     session->position = position;
     session->pending = 0;
     session->ids.count = (size_t)position;
