@@ -20,12 +20,12 @@ static void fail_request(rse_request *request, const rse_error *error) {
 }
 
 /* What a round is made of, and what it came to. */
-typedef struct round {
+typedef struct work {
     int32_t rows, generating; /* the first `generating` rows have a tree in sched->drafts */
     int32_t depth;            /* drafts along a path that were asked for */
     bool prompts;
     int64_t emitted, drafted, tried, right;
-} round;
+} work;
 
 /* ---- Rows --------------------------------------------------------------------------------------------- */
 
@@ -49,7 +49,7 @@ static int32_t depth_of(const rse_sched *sched, const rse_request *request, int3
 }
 
 /* Trees of the requests that generate: their roots, then what the drafter adds. */
-static rse_status draft(rse_sched *sched, round *r, double *seconds, rse_error *err) {
+static rse_status draft(rse_sched *sched, work *r, double *seconds, rse_error *err) {
     rse_drafter *drafter = sched->speculation.drafter;
     int64_t share = 0;
     for (const rse_request *request = sched->first; request != NULL; request = request->next) {
@@ -120,7 +120,7 @@ static bool make_prompt_row(rse_request *request, int64_t budget, rse_row *row) 
 }
 
 /* Generating requests come first, so that prompts only get what they leave of the step. */
-static void collect(rse_sched *sched, round *r) {
+static void collect(rse_sched *sched, work *r) {
     int64_t budget = sched->info.batch_tokens;
     int32_t kept = 0;
     for (int32_t i = 0; i < r->generating; i++) {
@@ -176,7 +176,7 @@ static rse_status tell(rse_sched *sched, const rse_row *row, int64_t first, cons
 }
 
 /* Tokens that follow a row: those of the tree that the target chooses too, and one more. */
-static rse_status take_tokens(rse_sched *sched, round *r, int32_t index, int64_t first, const float *logits,
+static rse_status take_tokens(rse_sched *sched, work *r, int32_t index, int64_t first, const float *logits,
                               rse_error *err) {
     rse_request *request = sched->row_of[index];
     const rse_row *row = &sched->rows[index];
@@ -208,7 +208,7 @@ static rse_status take_tokens(rse_sched *sched, round *r, int32_t index, int64_t
     return tell(sched, row, first, count > 0 ? path : NULL, row->count > 1 ? count : 1, err);
 }
 
-static rse_status deliver(rse_sched *sched, round *r, rse_error *err) {
+static rse_status deliver(rse_sched *sched, work *r, rse_error *err) {
     const float *logits = sched->logits;
     int64_t first = 0;
     for (int32_t i = 0; i < r->rows; i++) {
@@ -251,7 +251,7 @@ static void say(const rse_sched *sched, const char *what) {
 }
 
 /* Measurements of a round, for the figures and for the number of drafts. */
-static void note(rse_sched *sched, const round *r, double seconds, double drafting,
+static void note(rse_sched *sched, const work *r, double seconds, double drafting,
                  const rse_engine_counters *before, const rse_engine_counters *after) {
     rse_sched_figures *figures = &sched->figures;
     for (int32_t i = r->generating; i < r->rows; i++) {
@@ -278,7 +278,7 @@ static void note(rse_sched *sched, const round *r, double seconds, double drafti
 
 /* One step of the engine. Where branches of trees find no room, nothing has changed, and it goes without
  * drafts. */
-static rse_status run_step(rse_sched *sched, round *r, rse_error *err) {
+static rse_status run_step(rse_sched *sched, work *r, rse_error *err) {
     rse_status status = rse_engine_step(sched->engine, sched->rows, r->rows, sched->logits, NULL, err);
     if (status == RSE_ERROR_MEMORY && r->depth > 0) {
         for (int32_t i = 0; i < r->generating; i++) {
@@ -299,7 +299,7 @@ static rse_status fail_rows(rse_sched *sched, int32_t rows, rse_status status, c
 }
 
 rse_status rse_round_run(rse_sched *sched, rse_error *err) {
-    round r = {0};
+    work r = {0};
     rse_error failure = {0};
     double start = seconds_now(), drafting;
     int32_t before_choice = sched->count.chosen;
