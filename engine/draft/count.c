@@ -8,6 +8,15 @@ enum { WARM_UP = 12, LOOK_AGAIN = 48, TRIAL = 3 };
 static const double fresh = 0.15;       /* weight of the newest round */
 static const double fresh_draft = 0.02; /* weight of a draft */
 
+/* A first measurement is the least of several: rounds that begin something take longer. */
+static void learn(const rse_count *count, double *seconds, double value) {
+    if (*seconds > 0.0 && count->rounds > WARM_UP) {
+        *seconds += fresh * (value - *seconds);
+    } else if (*seconds <= 0.0 || value < *seconds) {
+        *seconds = value;
+    }
+}
+
 static void blend(double *mean, double value, double weight, bool known) {
     *mean = known ? *mean + weight * (value - *mean) : value;
 }
@@ -69,10 +78,10 @@ int32_t rse_count_choose(rse_count *count, int32_t rows) {
 void rse_count_learn(rse_count *count, int32_t rows, int32_t drafts, double seconds, int64_t tried,
                      int64_t right) {
     if (rows == count->rows && drafts == 0) {
-        blend(&count->plain, seconds, fresh, count->plain > 0.0);
+        learn(count, &count->plain, seconds);
     } else if (rows == count->rows && count->plain > 0.0) {
         double slope = (seconds - count->plain) / drafts;
-        blend(&count->slope, slope > 0.0 ? slope : 1e-9, fresh, count->slope > 0.0);
+        learn(count, &count->slope, slope > 1e-9 ? slope : 1e-9);
     }
     if (tried > 0) {
         double weight = fresh_draft * (double)tried;
