@@ -12,6 +12,9 @@
 
 #include <stdio.h>
 
+static const bench_word methods[] = {
+    {"auto", RSSM_METHOD_AUTO}, {"replay", RSSM_METHOD_REPLAY}, {"snapshot", RSE_METHOD_SNAPSHOT}, {NULL, 0}};
+
 #define AT(field) offsetof(spec_args, field)
 static const bench_arg table[] = {
     {"batch", BENCH_ARG_NUMBERS, AT(batches), "LIST", "16", 1, 4096, NULL, "sequences of a step"},
@@ -24,6 +27,8 @@ static const bench_arg table[] = {
     {"window", BENCH_ARG_WHOLE, AT(window), "L", "16", 1, RSSM_WINDOW_MAX, NULL, "tokens from flush to flush"},
     {"model", BENCH_ARG_TEXT, AT(model), "DIR", NULL, 0, 0, NULL,
      "run this model too, instead of layers alone"},
+    {"method", BENCH_ARG_CHOICE, AT(method), "auto|replay|snapshot", "auto", 0, 0, methods,
+     "how state is kept, with --model"},
     {"draft", BENCH_ARG_WHOLE, AT(drafts), "D", "3", 1, RSSM_STEP_TOKENS_MAX - 1, NULL,
      "drafts of a round, with --model"},
     {"count", BENCH_ARG_WHOLE, AT(count), "N", "128", 2, 1 << 20, NULL,

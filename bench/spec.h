@@ -4,6 +4,7 @@
 #define RSE_BENCH_SPEC_H
 
 #include "commands.h"
+#include "engine.h"
 #include "env.h"
 
 typedef struct spec_args {
@@ -11,6 +12,7 @@ typedef struct spec_args {
     bench_list batches, tokens, formats;
     int64_t window, accept, drafts, count;
     double temperature;
+    int32_t method;
     const char *model;
 } spec_args;
 

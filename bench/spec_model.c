@@ -82,17 +82,20 @@ static rse_status run_once(const spec_run *run, rse_engine *engine, const rse_id
 
 static void print_outcome(const spec_run *run, const rse_engine_info *info, int32_t batch, int32_t kind,
                           const outcome *o, double plain) {
-    printf("%-16s %-10s %5d %10.1f %8.2f %8.2f\n", info->model_type, names[kind], (int)batch, o->rate,
-           o->rate / plain, o->tokens_per_round);
+    static const char *const methods[] = {"replay", "conventional", "auto", "snapshot"};
+    int64_t bytes = info->checkpoint_bytes + info->buffer_bytes + info->conv_bytes + info->cursor_bytes;
+    printf("%-16s %-10s %5d %10.1f %8.2f %8.2f %10lld\n", info->model_type, names[kind], (int)batch, o->rate,
+           o->rate / plain, o->tokens_per_round, (long long)bytes);
     fflush(stdout);
     if (run->env.json != NULL) {
         fprintf(run->env.json,
-                "{\"id\": \"spec_model_%s_%s_B%d\", \"operation\": \"spec_model\", \"shape\": \"%s\"",
-                info->model_type, names[kind], (int)batch, names[kind]);
+                "{\"id\": \"spec_model_%s_%s_%s_B%d\", \"operation\": \"spec_model\", \"shape\": \"%s, %s\"",
+                info->model_type, names[kind], methods[info->method], (int)batch, names[kind],
+                methods[info->method]);
         fprintf(run->env.json, ", \"io\": \"%s\", \"batch\": %d, \"drafts\": %d, \"tokens_per_second\": %.5g",
                 rssm_dtype_name(info->io_dtype), (int)batch, (int)run->args.drafts, o->rate);
-        fprintf(run->env.json, ", \"gain\": %.4g, \"tokens_per_round\": %.4g, ", o->rate / plain,
-                o->tokens_per_round);
+        fprintf(run->env.json, ", \"gain\": %.4g, \"tokens_per_round\": %.4g, \"bytes\": %lld, ",
+                o->rate / plain, o->tokens_per_round, (long long)bytes);
         bench_json_machine(run->env.json, run->env.threads);
         fprintf(run->env.json, "}\n");
         fflush(run->env.json);
@@ -104,7 +107,7 @@ static rse_status run_batch(spec_run *run, const rse_ids *ids, int32_t batch, rs
     int32_t step = (int32_t)run->args.drafts + 1;
     rse_engine_options options = {.threads = run->env.threads,
                                   .io_dtype = run->args.formats.at[0],
-                                  .method = RSSM_METHOD_AUTO,
+                                  .method = run->args.method,
                                   .window = (int32_t)run->args.window,
                                   .sessions = batch,
                                   .step_tokens = step,
@@ -136,7 +139,8 @@ rse_status bench_spec_model(spec_run *run, rse_error *err) {
     rse_ids ids = {0};
     RSE_TRY(rse_tokenizer_load(run->args.model, &tokenizer, err));
     rse_status status = rse_tokenizer_encode(tokenizer, prompt, strlen(prompt), RSE_ENCODE_TEMPLATE, &ids, err);
-    printf("%-16s %-10s %5s %10s %8s %8s\n", "model", "drafts", "batch", "tokens/s", "gain", "a round");
+    printf("%-16s %-10s %5s %10s %8s %8s %10s\n", "model", "drafts", "batch", "tokens/s", "gain", "a round",
+           "bytes");
     for (int32_t b = 0; b < run->args.batches.count && status == RSE_OK; b++) {
         status = run_batch(run, &ids, run->args.batches.at[b], err);
     }

@@ -5,6 +5,7 @@
  */
 #include "engine.h"
 #include "sched/internal.h"
+#include "sched/snapshot.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
     set_default(&options->sessions, 1);
     set_default(&options->batch_tokens, DEFAULT_BATCH_TOKENS);
     RSE_TRY(in_range("threads", options->threads, 0, RSE_POOL_MAX_THREADS, err));
-    RSE_TRY(in_range("method", options->method, RSSM_METHOD_REPLAY, RSSM_METHOD_AUTO, err));
+    RSE_TRY(in_range("method", options->method, RSSM_METHOD_REPLAY, RSE_METHOD_SNAPSHOT, err));
     RSE_TRY(in_range("window", options->window, 1, RSSM_WINDOW_MAX, err));
     RSE_TRY(in_range("step_tokens", options->step_tokens, 1, RSSM_STEP_TOKENS_MAX, err));
     RSE_TRY(in_range("reach", options->reach, 0, RSSM_REACH_MAX, err));
@@ -49,6 +50,10 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
     if (options->method == RSSM_METHOD_CONVENTIONAL && options->step_tokens > 1) {
         return rse_fail(err, RSE_ERROR_USAGE, "step_tokens is %d; the conventional method takes 1",
                         options->step_tokens);
+    }
+    if (options->method == RSE_METHOD_SNAPSHOT && options->check) {
+        return rse_fail(err, RSE_ERROR_USAGE,
+                        "check compares flushed states, which the snapshot method does not have");
     }
     return RSE_OK;
 }
@@ -101,6 +106,9 @@ static rse_status make_cache(rse_engine *engine, rse_error *err) {
     RSE_TRY(rse_library(NULL, rssm_context_create(&desc, &engine->context), err));
     if (engine->model->recurrent == 0) {
         return RSE_OK;
+    }
+    if (options->method == RSE_METHOD_SNAPSHOT) {
+        return rse_snapshots_create(engine, &engine->snapshots, err);
     }
     RSE_TRY(rse_cache_create(engine, options->method, &engine->cache, err));
     RSE_TRY(rse_library(engine->context, rssm_cache_allocate(engine->cache), err));
@@ -168,6 +176,8 @@ static rse_status make_forward(rse_engine *engine, rse_error *err) {
         .math = engine->math,
         .context = engine->context,
         .cache = engine->cache,
+        .recurrence = engine->snapshots != NULL ? rse_snapshots_run : NULL,
+        .recurrence_user = engine->snapshots,
         .kv = engine->kv,
         .io_dtype = engine->options.io_dtype,
         .tokens = engine->options.batch_tokens,
@@ -178,7 +188,7 @@ static rse_status make_forward(rse_engine *engine, rse_error *err) {
 }
 
 static void report(const rse_engine *engine) {
-    static const char *const methods[] = {"replay", "conventional", "auto"};
+    static const char *const methods[] = {"replay", "conventional", "auto", "snapshot"};
     if (engine->options.log == NULL) {
         return;
     }
@@ -257,6 +267,7 @@ void rse_engine_close(rse_engine *engine) {
     rse_forward_destroy(engine->forward);
     rse_kv_pool_destroy(engine->kv);
     rssm_cache_destroy(engine->cache);
+    rse_snapshots_destroy(engine->snapshots);
     rssm_context_destroy(engine->context);
     rse_math_destroy(engine->math);
     rse_pool_destroy(engine->pool);
@@ -276,6 +287,9 @@ rse_status rse_engine_keep_hidden(rse_engine *engine, rse_error *err) {
 /* Bytes per sequence of parts [first, last] over all layers. */
 static int64_t part_bytes(const rse_engine *engine, int32_t first, int32_t last) {
     int64_t bytes = 0;
+    for (int32_t part = first; engine->snapshots != NULL && part <= last; part++) {
+        bytes += rse_snapshots_bytes(engine->snapshots, part);
+    }
     for (int32_t part = first; engine->cache != NULL && part <= last; part++) {
         rssm_part_info info = {0};
         if (rssm_cache_layout(engine->cache, part, &info) == RSSM_OK && info.rank > 0) {
@@ -342,6 +356,9 @@ bool rse_engine_is_end(const rse_engine *engine, int32_t token) {
 }
 
 rse_status rse_engine_count(const rse_engine *engine, rse_engine_counters *counters, rse_error *err) {
+    if (engine->snapshots != NULL) {
+        return rse_snapshots_count(engine->snapshots, counters, err);
+    }
     *counters = (rse_engine_counters){.window = engine->options.window, .kernel = "none"};
     if (engine->cache == NULL) {
         return RSE_OK;

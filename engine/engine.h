@@ -43,11 +43,15 @@ typedef struct rse_session rse_session;
  * tokens whose outputs were asked for. For tests and for people who study models. */
 typedef void (*rse_probe_fn)(void *user, int32_t layer, int64_t tokens, int64_t hidden, const float *x);
 
+/* A method of the engine's own, beside RSSM_METHOD_*: conventional states, one kept for each token of a step;
+ * the usual way to draft, and the baseline of replay. Chains only, no session files, no check. */
+enum { RSE_METHOD_SNAPSHOT = 3 };
+
 /* Zero in a field means its default. */
 typedef struct rse_engine_options {
     int32_t threads;  /* 0: the cores this process may use */
     int32_t io_dtype; /* RSSM_DTYPE_F32 (default) or RSSM_DTYPE_BF16: activations, records, keys and values */
-    int32_t method;   /* RSSM_METHOD_*; replay by default */
+    int32_t method;   /* RSSM_METHOD_* or RSE_METHOD_SNAPSHOT; replay by default */
     int32_t window;   /* 1 .. RSSM_WINDOW_MAX; 0: 16 */
     int32_t step_tokens;  /* most tokens of a row that is not a prompt, 1 .. RSSM_STEP_TOKENS_MAX; 0: 1 */
     int32_t reach;        /* committed tokens that rse_session_rollback() may go back in any case */

@@ -352,6 +352,9 @@ static rse_status run_all(run_state *run, rse_error *err) {
     if (set->session != NULL && set->batch > 1) {
         return rse_fail(err, RSE_ERROR_USAGE, "--session keeps one sequence; --batch is %" PRId64, set->batch);
     }
+    if (set->session != NULL && set->method == RSE_METHOD_SNAPSHOT) {
+        return rse_fail(err, RSE_ERROR_USAGE, "--session is not for --method snapshot, which has no session files");
+    }
     settings resolved = *set;
     RSE_TRY(speculation_plan(&resolved, &run->drafts, err));
     RSE_TRY(workspace_open(&resolved, (int32_t)set->batch, run->drafts.step_tokens, &run->work, err));

@@ -59,8 +59,9 @@ rse_status speculation_plan(settings *set, speculation *drafts, rse_error *err) 
         return RSE_OK;
     }
     if (set->method == RSSM_METHOD_CONVENTIONAL) {
-        return rse_fail(err, RSE_ERROR_USAGE,
-                        "--method conventional takes one token a step; --speculate needs replay or auto");
+        return rse_fail(
+            err, RSE_ERROR_USAGE,
+            "--method conventional takes one token a step; --speculate needs replay, auto or snapshot");
     }
     int64_t most = (RSSM_STEP_TOKENS_MAX - 1) / set->tree;
     int64_t depth = drafts->how.drafts != RSE_DRAFTS_AUTO ? drafts->how.drafts

@@ -172,10 +172,13 @@ static rse_status run_mixer(rse_forward *f, const rse_step *step, const rse_mixe
     rssm_layer_inputs inputs = rse_mixer_inputs(mixer, packed, f->desc.io_dtype);
     rssm_output out = {.struct_size = sizeof out, .data = f->inner, .dtype = RSSM_DTYPE_F32};
     rssm_status status = RSSM_OK;
-    if (step->decodes) {
+    if (f->desc.recurrence != NULL) {
+        status = f->desc.recurrence(f->desc.recurrence_user, step, mixer->index, &inputs, &out);
+    }
+    if (step->decodes && f->desc.cache != NULL) {
         status = rssm_cache_decode(f->desc.cache, mixer->index, &step->batch, &inputs, &out, NULL);
     }
-    if (step->prompts && status == RSSM_OK) {
+    if (step->prompts && f->desc.cache != NULL && status == RSSM_OK) {
         status = rssm_cache_prefill(f->desc.cache, mixer->index, &step->batch, &inputs, &out, NULL);
     }
     RSE_TRY(rse_library(f->desc.context, status, err));

@@ -24,8 +24,14 @@ rssm_layer_inputs rse_mixer_inputs(const rse_mixer *mixer, const void *packed, i
 /* Sees a mixer's packed rows before the library does. */
 typedef void (*rse_inputs_fn)(void *user, int32_t mixer, const void *packed);
 
+typedef struct rse_step rse_step;
+
+/* Runs a recurrent layer of a step in the library's stead. */
+typedef rssm_status (*rse_recurrence_fn)(void *user, const rse_step *step, int32_t mixer,
+                                         const rssm_layer_inputs *inputs, const rssm_output *out);
+
 /* One step. Arrays are the caller's. */
-typedef struct rse_step {
+struct rse_step {
     rssm_batch batch; /* rows, slots, offsets, prefill */
     bool decodes;     /* whether any row is no prompt, and any one is */
     bool prompts;
@@ -45,7 +51,7 @@ typedef struct rse_step {
     float *hidden;                /* [tokens][hidden size] what the final norm makes of every token, or NULL */
     rse_inputs_fn inputs;         /* or NULL */
     void *inputs_user;
-} rse_step;
+};
 
 /* The scratch of a pass and what it works on; all are borrowed. */
 typedef struct rse_forward rse_forward;
@@ -54,7 +60,9 @@ typedef struct rse_forward_desc {
     const rse_model *model;
     const rse_math *math;
     rssm_context *context;
-    rssm_cache *cache; /* NULL for a model without recurrent layers */
+    rssm_cache *cache;            /* NULL for a model without recurrent layers, and where recurrence is given */
+    rse_recurrence_fn recurrence; /* or NULL */
+    void *recurrence_user;
     rse_kv_pool *kv;
     int32_t io_dtype;
     int64_t tokens; /* most tokens of a step */

@@ -4,12 +4,15 @@
  * the step, run the pass. Until rssm_cache_begin() has succeeded nothing has changed.
  */
 #include "sched/internal.h"
+#include "sched/snapshot.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 bool rse_session_whole(const rse_session *session) {
-    return session->pending_prompt || session->engine->options.method == RSSM_METHOD_CONVENTIONAL;
+    const rse_engine *engine = session->engine;
+    return session->pending_prompt || engine->options.method == RSSM_METHOD_CONVENTIONAL ||
+           (engine->snapshots != NULL && session->stepped == 1);
 }
 
 int32_t rse_session_keeps(const rse_session *session, int32_t accepted) {
@@ -35,9 +38,25 @@ static rse_status check_tokens(const rse_engine *engine, const rse_row *row, rse
     return RSE_OK;
 }
 
+static int32_t parent_of(const rse_row *row, int32_t t) {
+    return row->parents != NULL ? row->parents[t] : t - 1;
+}
+
+/* How many leading tokens of a row follow each other. */
+static int32_t chain_of(const rse_row *row) {
+    int32_t t = 0;
+    while (t < row->count && parent_of(row, t) == t - 1) {
+        t++;
+    }
+    return t;
+}
+
 static rse_status check_parents(const rse_row *row, rse_error *err) {
     if (row->prompt && row->parents != NULL) {
         return rse_fail(err, RSE_ERROR_USAGE, "the row is of a prompt and has parents; only drafts form trees");
+    }
+    if (row->session->engine->snapshots != NULL && !row->prompt && chain_of(row) < row->count) {
+        return rse_fail(err, RSE_ERROR_USAGE, "the row is a tree; the snapshot method takes chains");
     }
     for (int32_t i = 0; row->parents != NULL && i < row->count; i++) {
         if (row->parents[i] < -1 || row->parents[i] >= i) {
@@ -126,19 +145,6 @@ static void trim_rows(rse_engine *engine, const rse_row *rows, int32_t count) {
         rse_session *session = rows[i].session;
         rse_kv_seq_truncate(engine->kv, &session->kv, session->position + session->pending);
     }
-}
-
-static int32_t parent_of(const rse_row *row, int32_t t) {
-    return row->parents != NULL ? row->parents[t] : t - 1;
-}
-
-/* How many leading tokens of a row follow each other. */
-static int32_t chain_of(const rse_row *row) {
-    int32_t t = 0;
-    while (t < row->count && parent_of(row, t) == t - 1) {
-        t++;
-    }
-    return t;
 }
 
 static void close_branches(rse_engine *engine) {
@@ -257,7 +263,10 @@ static void plan(rse_engine *engine, const rse_row *rows, int32_t count, rse_ste
     step->hidden = engine->hidden;
 }
 
-static rse_status begin(rse_engine *engine, const rse_step *step, rse_error *err) {
+static rse_status begin(rse_engine *engine, const rse_step *step, const rse_row *rows, rse_error *err) {
+    for (int32_t i = 0; engine->snapshots != NULL && i < step->batch.rows; i++) {
+        RSE_TRY(rse_snapshots_keep(engine->snapshots, rows[i].session, engine->arrays.accepted[i], err));
+    }
     if (engine->cache == NULL) {
         return RSE_OK;
     }
@@ -298,6 +307,7 @@ static rse_status advance(rse_engine *engine, const rse_row *rows, int32_t count
             session->parents[t] = parent_of(&rows[i], t);
         }
         session->pending_prompt = rows[i].prompt && rows[i].count > 0;
+        session->stepped = rows[i].count;
     }
     trim_rows(engine, rows, count);
     return RSE_OK;
@@ -311,7 +321,7 @@ rse_status rse_engine_step(rse_engine *engine, const rse_row *rows, int32_t coun
     rse_status status = rse_shadow_before(engine->shadow, rows, count, err);
     if (status == RSE_OK) {
         plan(engine, rows, count, &step);
-        status = begin(engine, &step, err);
+        status = begin(engine, &step, rows, err);
     }
     if (status != RSE_OK) {
         close_branches(engine);

@@ -17,6 +17,7 @@
 #include "model/model.h"
 
 typedef struct rse_shadow rse_shadow;
+typedef struct rse_snapshots rse_snapshots;
 
 /* Arrays of a step, [options.sessions] or [options.batch_tokens]. */
 typedef struct rse_step_arrays {
@@ -41,7 +42,8 @@ struct rse_engine {
     rse_pool *pool;
     rse_math *math;
     rssm_context *context;
-    rssm_cache *cache; /* NULL for a model without recurrent layers */
+    rssm_cache *cache;        /* NULL for a model without recurrent layers, and with snapshots */
+    rse_snapshots *snapshots; /* of the method of that name */
     rse_kv_pool *kv;
     rse_forward *forward;
     rse_shadow *shadow;     /* NULL without options.check */
@@ -58,6 +60,7 @@ struct rse_session {
     uint64_t life; /* tells apart the sequences that sessions have held; new whenever one is cut or replaced */
     int64_t position;                      /* tokens kept */
     int32_t pending;                       /* tokens of the last step, in the library's sense */
+    int32_t stepped;                       /* tokens of the last step */
     bool pending_prompt;                   /* they are of a prompt */
     int32_t path[RSSM_STEP_TOKENS_MAX];    /* which tokens of the step they are; of a decode step */
     int32_t parents[RSSM_STEP_TOKENS_MAX]; /* of the pending tokens, by their own order */

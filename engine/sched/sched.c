@@ -172,6 +172,10 @@ static rse_status check_speculation(const rse_sched *sched, const rse_speculatio
                         "%d drafts of width %d make steps of %lld tokens; this engine takes %d", drafts,
                         s->width, (long long)drafts * s->width + 1, sched->info.step_tokens);
     }
+    if (s->width > 1 && s->drafter != NULL && sched->info.method == RSE_METHOD_SNAPSHOT) {
+        return rse_fail(err, RSE_ERROR_USAGE, "drafts of width %d form trees; the snapshot method takes chains",
+                        s->width);
+    }
     if (s->exact && sched->info.method != RSSM_METHOD_REPLAY) {
         return rse_fail(
             err, RSE_ERROR_USAGE,

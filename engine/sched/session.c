@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sched/internal.h"
+#include "sched/snapshot.h"
 
 #include <stdlib.h>
 
@@ -10,6 +11,10 @@ rse_status rse_session_reset(rse_session *session, uint64_t id, rse_error *err) 
         RSE_TRY(rse_library(engine->context, status, err));
     }
     session->id = id;
+    session->stepped = 0;
+    if (engine->snapshots != NULL) {
+        RSE_TRY(rse_snapshots_reset(engine->snapshots, session, err));
+    }
     session->life = ++engine->lives;
     session->position = 0;
     session->pending = 0;
@@ -155,6 +160,9 @@ rse_status rse_session_copy(rse_session *session, rse_session *from, uint64_t id
         status = rse_library(engine->context,
                              rssm_cache_copy(engine->cache, 1, &from->slot, &session->slot, &id, NULL), err);
     }
+    if (status == RSE_OK && engine->snapshots != NULL) {
+        status = rse_snapshots_copy(engine->snapshots, from, session, err);
+    }
     if (status != RSE_OK) {
         session->ids.count = 0;
         rse_kv_seq_truncate(engine->kv, &session->kv, 0);
@@ -171,6 +179,15 @@ rse_status rse_session_rollback(rse_session *session, int64_t position, rse_erro
                         (long long)position, (long long)session->position);
     }
     RSE_TRY(settle(session, err));
+    if (engine->snapshots != NULL) {
+        if (position < session->position) {
+            return rse_fail(err, RSE_ERROR_UNSUPPORTED,
+                            "the snapshot method cannot go back to position %lld: it keeps the "
+                            "states of the last step alone",
+                            (long long)position);
+        }
+        RSE_TRY(rse_snapshots_keep(engine->snapshots, session, 0, err));
+    }
     if (engine->cache != NULL) {
         rssm_status status = rssm_cache_rollback(engine->cache, 1, &session->slot, &position, NULL);
         RSE_TRY(rse_library(engine->context, status, err));

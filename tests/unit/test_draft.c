@@ -63,6 +63,7 @@ typedef struct setting {
     const char *model;
     int32_t drafter, drafts, width;
     bool exact, check, bf16;
+    int32_t method;
     float temperature;
     int32_t prompts, prompt, tokens, sessions;
 } setting;
@@ -95,6 +96,7 @@ static rse_sched_figures run(const setting *at, const golden *g, const answers *
         engine_open(at->model, (rse_engine_options){.sessions = at->sessions,
                                                     .step_tokens = STEP,
                                                     .check = at->check,
+                                                    .method = at->method,
                                                     .window = at->exact ? 12 : 0,
                                                     .io_dtype = at->bf16 ? RSSM_DTYPE_BF16 : 0});
     rse_sched *sched;
@@ -207,6 +209,56 @@ static void text_is_that_of_plain_decoding(void **state) {
         }
         rse_safetensors_close(g.files);
     }
+}
+
+/* A state per draft gives the same text; and a session that is copied in the middle of it goes on as it should.
+ */
+static void snapshots_give_the_same_text(void **state) {
+    (void)state;
+    static answers plain, drafted;
+    for (int32_t m = 0; m < MODELS; m++) {
+        golden g = golden_open(model_names[m]);
+        setting at = base(m);
+        at.temperature = 0.8f;
+        run(&at, &g, NULL, &plain);
+        at.method = RSE_METHOD_SNAPSHOT;
+        at.check = false;
+        for (int32_t d = NONE; d < DRAFTERS; d++) {
+            at.drafter = d == MTP && m != 0 ? NGRAM : d;
+            at.drafts = 1 + d;
+            at.sessions = 1 + d % 3;
+            run(&at, &g, &plain, &drafted);
+            compare(&at, &plain, &drafted);
+        }
+        rse_safetensors_close(g.files);
+    }
+    golden g = golden_open("tiny-gdn");
+    rse_engine *engine = engine_open(
+        "tiny-gdn", (rse_engine_options){.sessions = 3, .step_tokens = 4, .method = RSE_METHOD_SNAPSHOT});
+    size_t vocab = (size_t)vocab_of(engine);
+    float *a = malloc(2 * vocab * sizeof *a), *b = a + vocab;
+    rse_session *s[3] = {session_open(engine, 1), session_open(engine, 1), session_open(engine, 1)};
+    prompt_row(s[0], engine, g.tokens, 9, NULL);
+    prompt_row(s[2], engine, g.tokens, 9, NULL);
+    run_row(s[0], engine, g.tokens + 50, 4, false, RSE_ACCEPT_ALL, 0, NULL);
+    OK(rse_session_copy(s[1], s[0], 1, &err));
+    decode_row(s[1], engine, g.tokens[9], a);
+    decode_row(s[2], engine, g.tokens[9], b);
+    assert_memory_equal(a, b, vocab * sizeof *a);
+    OK(rse_session_rollback(s[0], 9, &err)); /* what is pending is dropped */
+    decode_row(s[0], engine, g.tokens[9], a);
+    assert_memory_equal(a, b, vocab * sizeof *a);
+    const int32_t fork[3] = {-1, 0, 0};
+    rse_row row = {
+        .session = s[0], .tokens = g.tokens, .count = 3, .accepted = RSE_ACCEPT_ALL, .parents = fork};
+    REFUSED(RSE_ERROR_USAGE, "tree", rse_engine_step(engine, &row, 1, NULL, NULL, &err));
+    REFUSED(RSE_ERROR_UNSUPPORTED, "position 4", rse_session_rollback(s[0], 4, &err));
+    OK(rse_session_commit(s[0], RSE_ACCEPT_ALL, &err));
+    REFUSED(RSE_ERROR_UNSUPPORTED, "snapshot",
+            rse_session_save(s[0], &(rse_session_tail){0}, "/tmp/never-written", &err));
+    free(a);
+    rse_safetensors_close(g.files);
+    rse_engine_close(engine);
 }
 
 /* Logits of the plain run of prompt i at its token t, alone. */
@@ -371,9 +423,8 @@ static void nothing_is_kept_after_an_end_token(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_that_of_plain_decoding),
-        cmocka_unit_test(bf16_differs_at_near_ties_only),
-        cmocka_unit_test(drafters_start_anew),
+        cmocka_unit_test(text_is_that_of_plain_decoding),     cmocka_unit_test(snapshots_give_the_same_text),
+        cmocka_unit_test(bf16_differs_at_near_ties_only),     cmocka_unit_test(drafters_start_anew),
         cmocka_unit_test(nothing_is_kept_after_an_end_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
