@@ -5,7 +5,7 @@
  * nodes are drafts, each a possible next token after its parent. A chain is a tree without forks.
  *
  * What is right is decided by the target alone (rse_tree_accept): at each node the target's own next token is
- * chosen from its logits as if nothing had been drafted, with the random number that belongs to that position.
+ * chosen from its logits as if nothing had been drafted, with the random numbers that belong to that position.
  * A child that holds this token is accepted, and the walk goes on from it; otherwise the token itself is the
  * round's last. So the text is the text of plain decoding, token for token, at any temperature and whatever the
  * drafter does, and every round gives one token at least. docs/speculation.md compares this with the rule that
@@ -32,11 +32,11 @@ int32_t rse_tree_child(const rse_tree *tree, int32_t node, int32_t token);
 int32_t rse_tree_add(rse_tree *tree, int32_t parent, int32_t token);
 /*
  * Adds the drafts that follow *node, from a drafter's logits [vocab] for `position`: what the sampler chooses
- * with that position's random number, which becomes *node, and the likeliest width - 1 others. logits are used
- * up.
+ * with the random numbers of that position, which becomes *node, and the width - 1 that it would choose next.
+ * logits are used up; width is less than the vocabulary.
  */
 rse_status rse_tree_grow(rse_tree *tree, rse_sampler *sampler, const rse_sampling *sampling, float *logits,
-                         int32_t vocab, int64_t position, int32_t width, int32_t *node, rse_error *err);
+                         int64_t position, int32_t width, int32_t *node, rse_error *err);
 /* Drops the first draft that is no token of the vocabulary, and all that come after it. */
 void rse_tree_check(rse_tree *tree, int32_t vocab);
 

@@ -237,7 +237,7 @@ static rse_status propose(rse_drafter *drafter, rse_draft_row *rows, int32_t cou
     for (int32_t depth = 1; live > 0; depth++) {
         for (int32_t j = 0; j < live; j++) {
             rse_draft_row *row = &rows[active[j]];
-            RSE_TRY(rse_tree_grow(&row->tree, m->sampler, row->sampling, m->logits + j * vocab, (int32_t)vocab,
+            RSE_TRY(rse_tree_grow(&row->tree, m->sampler, row->sampling, m->logits + j * vocab,
                                   length(row->session) + depth, row->width,
                                   &track_of(m, row->session)->tree_node, err));
         }

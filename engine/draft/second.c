@@ -117,7 +117,7 @@ static rse_status propose(rse_drafter *drafter, rse_draft_row *rows, int32_t cou
         RSE_TRY(rse_engine_step(s->engine, s->rows, live, s->logits, NULL, err));
         for (int32_t j = 0; j < live; j++) {
             rse_draft_row *row = &rows[s->active[j]];
-            RSE_TRY(rse_tree_grow(&row->tree, s->sampler, row->sampling, s->logits + (int64_t)j * vocab, vocab,
+            RSE_TRY(rse_tree_grow(&row->tree, s->sampler, row->sampling, s->logits + (int64_t)j * vocab,
                                   length(row->session) + depth, row->width,
                                   &s->tracks[row->session->slot].tree_node, err));
         }

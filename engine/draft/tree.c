@@ -19,16 +19,14 @@ int32_t rse_tree_add(rse_tree *tree, int32_t parent, int32_t token) {
 }
 
 rse_status rse_tree_grow(rse_tree *tree, rse_sampler *sampler, const rse_sampling *sampling, float *logits,
-                         int32_t vocab, int64_t position, int32_t width, int32_t *node, rse_error *err) {
-    int32_t parent = *node, token;
-    RSE_TRY(rse_sampler_next(sampler, sampling, logits, position, &token, err));
-    *node = rse_tree_add(tree, parent, token);
-    for (int32_t i = 1; i < width; i++) {
+                         int64_t position, int32_t width, int32_t *node, rse_error *err) {
+    int32_t parent = *node;
+    for (int32_t i = 0; i < width; i++) { /* without the winner, the race has its second, and so on */
+        int32_t token;
+        RSE_TRY(rse_sampler_next(sampler, sampling, logits, position, &token, err));
+        int32_t draft = rse_tree_add(tree, parent, token);
+        *node = i == 0 ? draft : *node;
         logits[token] = -INFINITY;
-        for (int32_t other = 0; other < vocab; other++) {
-            token = logits[other] > logits[token] ? other : token;
-        }
-        (void)rse_tree_add(tree, parent, token);
     }
     return RSE_OK;
 }

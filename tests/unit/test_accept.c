@@ -40,7 +40,7 @@ static emitted play(rse_sampler *sampler, const rse_sampling *sampling, int32_t 
     for (int32_t d = 0; d < DEPTH; d++) {
         float mine[VOCAB];
         memcpy(mine, drafter[tree.tokens[node]], sizeof mine);
-        OK(rse_tree_grow(&tree, sampler, sampling, mine, VOCAB, 11 + d, width, &node, &err));
+        OK(rse_tree_grow(&tree, sampler, sampling, mine, 11 + d, width, &node, &err));
     }
     for (int32_t i = 0; i < tree.count; i++) {
         memcpy(logits[i], target[tree.tokens[i]], sizeof logits[i]);
@@ -108,10 +108,84 @@ static void distribution_is_kept(void **state) {
     rse_sampler_destroy(other);
 }
 
+/* ---- Rules ---------------------------------------------------------------------------------------------- */
+
+static void probabilities(const float *logits, int32_t n, double temperature, double *p) {
+    double max = (double)logits[argmax(logits, n)], sum = 0.0;
+    for (int32_t i = 0; i < n; i++) {
+        p[i] = exp(((double)logits[i] - max) / temperature);
+        sum += p[i];
+    }
+    for (int32_t i = 0; i < n; i++) {
+        p[i] /= sum;
+    }
+}
+
+/* Chances that a draft is right: by the rule of ratios (accept with min(1, p/q), which no rule can pass), by a
+   race under the same numbers, by one number for stretches laid side by side, and for the drafter's likeliest
+   token. */
+enum { RATIOS, RACE, STRETCHES, LIKELIEST, RULES, RACES = 40 };
+
+static void add_chances(const double *p, const double *q, int32_t n, int64_t position, double chances[RULES]) {
+    static rse_token_prob lists[2][4096];
+    double p_before = 0.0, q_before = 0.0;
+    int32_t best = 0;
+    for (int32_t i = 0; i < n; i++) {
+        double from = fmax(p_before, q_before), to = fmin(p_before + p[i], q_before + q[i]);
+        chances[RATIOS] += fmin(p[i], q[i]);
+        chances[STRETCHES] += fmax(0.0, to - from);
+        best = q[i] > q[best] ? i : best;
+        p_before += p[i];
+        q_before += q[i];
+        lists[0][i] = (rse_token_prob){i, (float)p[i]};
+        lists[1][i] = (rse_token_prob){i, (float)q[i]};
+    }
+    chances[LIKELIEST] += p[best];
+    for (uint64_t seed = 0; seed < RACES; seed++) {
+        bool same =
+            rse_sampling_pick(lists[0], n, seed, position) == rse_sampling_pick(lists[1], n, seed, position);
+        chances[RACE] += same ? 1.0 / RACES : 0.0;
+    }
+}
+
+/* tiny-mamba2 drafts for tiny-gdn over held-out text. */
+static void rules_are_compared(void **state) {
+    (void)state;
+    enum { TEXT = 160, FROM = 64, N = 4096 };
+    static const double temperatures[] = {0.5, 0.8, 1.0};
+    golden g = golden_open("tiny-gdn");
+    float *logits[MODELS];
+    for (int32_t m = 0; m < MODELS; m++) {
+        rse_engine *engine = engine_open(model_names[m], (rse_engine_options){0});
+        rse_session *session = session_open(engine, 0);
+        logits[m] = malloc((size_t)TEXT * N * sizeof(float));
+        run_row(session, engine, g.tokens, TEXT, true, RSE_ACCEPT_ALL, TEXT, logits[m]);
+        rse_engine_close(engine);
+    }
+    double *p = malloc(2 * N * sizeof *p), *q = p + N;
+    for (size_t i = 0; i < sizeof temperatures / sizeof temperatures[0]; i++) {
+        double chances[RULES] = {0.0};
+        for (int32_t t = FROM; t < TEXT; t++) {
+            probabilities(logits[0] + (size_t)t * N, N, temperatures[i], p);
+            probabilities(logits[1] + (size_t)t * N, N, temperatures[i], q);
+            add_chances(p, q, N, t, chances);
+        }
+        double n = TEXT - FROM;
+        printf("temperature %g: ratios %.3f, race %.3f, stretches %.3f, likeliest %.3f\n", temperatures[i],
+               chances[RATIOS] / n, chances[RACE] / n, chances[STRETCHES] / n, chances[LIKELIEST] / n);
+        assert_true(chances[RACE] > chances[STRETCHES] && chances[RACE] <= 1.03 * chances[RATIOS]);
+    }
+    free(p);
+    free(logits[0]);
+    free(logits[1]);
+    rse_safetensors_close(g.files);
+}
+
 int main(void) {
     make_models();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distribution_is_kept),
+        cmocka_unit_test(rules_are_compared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
