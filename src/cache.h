@@ -100,6 +100,10 @@ static inline int32_t rssm_batch_token(const rssm_batch *batch, int32_t row) {
 static inline int32_t rssm_batch_tokens(const rssm_batch *batch, int32_t row) {
     return rssm_batch_token(batch, row + 1) - rssm_batch_token(batch, row);
 }
+/* The token before a row's token t on its path, counted within the row; -1: the history's last. */
+static inline int32_t rssm_batch_parent(const rssm_batch *batch, int32_t row, int32_t t) {
+    return batch->parents != NULL ? batch->parents[rssm_batch_token(batch, row) + t] : t - 1;
+}
 static inline bool rssm_batch_prefill(const rssm_batch *batch, int32_t row) {
     return batch->prefill != NULL && batch->prefill[row] != 0;
 }

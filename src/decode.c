@@ -92,6 +92,13 @@ static rssm_status check_rows(layer_call *c, bool whole_call) {
                              (int)row, (int)tokens, c->prefill ? "prefill" : "decode", (int)slot, (int)cursor->pending,
                              cursor->prefill ? " of prefill" : "");
         }
+        for (int32_t t = 0; cursor->step == RSSM_STEP_DECODE && t < tokens; t++) {
+            if (rssm_batch_parent(&c->batch, row, t) != cursor->parents[t]) {
+                return rssm_fail(cache->context, RSSM_ERROR_STATE,
+                                 "batch.parents of token %d of row %d is %d, but the open step of slot %d planned %d", (int)t,
+                                 (int)row, (int)rssm_batch_parent(&c->batch, row, t), (int)slot, (int)cursor->parents[t]);
+            }
+        }
         const rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, c->layer, slot);
         if (cursor->step == RSSM_STEP_WHOLE && lc->serial == cursor->serial) {
             return rssm_fail(cache->context, RSSM_ERROR_STATE,
@@ -170,6 +177,7 @@ static bool make_row(const layer_call *c, int32_t index, rssm_row *row) {
     *row = rssm_row_of(cache, c->layer, slot);
     row->tokens = tokens;
     row->token = rssm_batch_token(&c->batch, index);
+    row->parents = rssm_cursor_chain(row->cursor) ? NULL : row->cursor->parents;
     int64_t ahead = row->cursor->target - row->layer->checkpoint;
     row->fold = ahead > 0 ? (int32_t)ahead : 0;
     if (cache->desc.method == RSSM_METHOD_CONVENTIONAL && !c->prefill) {

@@ -135,13 +135,21 @@ static window window_after(window w, int32_t skip) {
     return w;
 }
 
+/* What the step's queries see: the records that are not folded, the last of which are those of its own tokens. */
+static window seen_window(const span *s, window all) {
+    window eval = window_after(all, s->row->fold);
+    eval.draft = eval.n - s->n;
+    eval.parents = s->row->parents;
+    return eval;
+}
+
 /* ---- Walking the queries back ------------------------------------------------------------------------- */
 
 /* r = q; from the newest record the query sees to the oldest: c = beta (k . r), r = alpha (r - delta c k). */
 static void walk_vector(const window *w, const float *q, int32_t newest, float *r, float *c, ahead *next) {
     const int padded = w->padded_k;
     memcpy(r, q, (size_t)padded * sizeof(float));
-    for (int32_t j = newest; j >= 0; j--) {
+    for (int32_t j = newest; j >= 0; j = record_before(w, j)) {
         const float *key = w->key + (int64_t)j * padded;
         ask_row(next, padded / 16);
         c[j] = w->beta[j] * dot_padded(key, r, padded);
@@ -160,7 +168,7 @@ static void walk_vector(const window *w, const float *q, int32_t newest, float *
    a group and only a scalar is walked. */
 static void walk_scalar(const window *w, const float *q, const float *gram, int32_t newest, float *r, float *c) {
     float product = 1.0f;
-    for (int32_t j = newest; j >= 0; j--) {
+    for (int32_t j = newest; j >= 0; j = record_before(w, j)) {
         c[j] = w->beta[j] * (product * gram[j]);
         product *= w->alpha[j];
     }
@@ -171,7 +179,7 @@ static void walk_scalar(const window *w, const float *q, const float *gram, int3
 
 static void gram_products(const window *w, const float *q, int32_t queries, int32_t newest, int32_t ld, float *gram) {
     for (int32_t t = 0; t < queries; t++) {
-        for (int32_t j = 0; j <= newest + t; j++) {
+        for (int32_t j = newest + t; j >= 0; j = record_before(w, j)) {
             gram[(int64_t)t * ld + j] =
                 dot_padded(w->key + (int64_t)j * w->padded_k, q + (int64_t)t * w->padded_k, w->padded_k);
         }
@@ -210,7 +218,7 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
     gather_head(geo, s->call->constants, row, g * geo->ratio + i, hv, row->first, n,
                 scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
     window all = head_window(geo, scratch, value, n);
-    window fold = all, eval = window_after(all, row->fold);
+    window fold = all, eval = seen_window(s, all);
     fold.n = row->fold;
     int32_t newest = eval.n - s->n; /* of query 0; the conventional method leaves none: -1 */
     for (int32_t t = 0; t < s->n; t++) {
@@ -253,7 +261,7 @@ static void decode_group(const span *s, int32_t g, const float *last, float *scr
     gather_keys(geo, row, g, row->first, n, scratch + geo->scratch.window_key, &next);
     head_queries(s, g, scratch + geo->scratch.q);
     if (!geo->delta && !geo->vector_decay) {
-        window eval = window_after(head_window(geo, scratch, NULL, n), row->fold);
+        window eval = seen_window(s, head_window(geo, scratch, NULL, n));
         gram_products(&eval, scratch + geo->scratch.q, s->n, eval.n - s->n, geo->rows.records,
                       scratch + geo->scratch.gram);
     }
