@@ -20,24 +20,15 @@ int report_error(const rse_error *err) {
     return err->status == RSE_ERROR_USAGE ? EXIT_USAGE : EXIT_FAILURE;
 }
 
-/* Models that come with the command lie beside it once it is installed, and in the source tree before. */
+/* Models that come with the command lie at a fixed place relative to it; in a build folder that is a link. */
 static char *bundled_model(const char *name) {
-    static const char *const from_bin[] = {"/../share/replayssm/models", "/../../models"};
+    static const char from_bin[] = "/" REPLAYSSM_MODELS_FROM_BIN;
     char path[PATH_SIZE];
-    ssize_t length = readlink("/proc/self/exe", path, PATH_SIZE - 64);
-    if (length > 0) {
-        path[length] = '\0';
-        char *slash = strrchr(path, '/');
-        for (size_t i = 0; slash != NULL && i < sizeof from_bin / sizeof from_bin[0]; i++) {
-            strcpy(slash, from_bin[i]);
-            char *found = rse_path_join(path, name);
-            if (found == NULL || rse_file_is_directory(found)) {
-                return found;
-            }
-            free(found);
-        }
-    }
-    return rse_path_join(REPLAYSSM_MODELS, name);
+    ssize_t length = readlink("/proc/self/exe", path, PATH_SIZE - sizeof from_bin);
+    path[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    strcpy(slash != NULL ? slash : path, from_bin);
+    return rse_path_join(path, name);
 }
 
 char *workspace_find(const char *name) {
