@@ -113,16 +113,22 @@ static rssm_status check_formats(rssm_context *context, rssm_cache_desc *d) {
         return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "io_dtype is %d (%s); built are f32 and bf16", (int)d->io_dtype,
                          rssm_dtype_name(d->io_dtype));
     }
-    if (d->checkpoint_dtype != RSSM_DTYPE_F32) {
-        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "checkpoint_dtype is %d (%s); built is f32",
+    if (d->checkpoint_dtype < RSSM_DTYPE_F32 || d->checkpoint_dtype > RSSM_DTYPE_F8) {
+        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "checkpoint_dtype is %d (%s); built are f32, f16, bf16 and f8",
                          (int)d->checkpoint_dtype, rssm_dtype_name(d->checkpoint_dtype));
+    }
+    if (d->method == RSSM_METHOD_AUTO && d->checkpoint_dtype != RSSM_DTYPE_F32) {
+        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED,
+                         "method is auto with checkpoint_dtype %s; auto takes f32, a narrow one is rounded once per window",
+                         rssm_dtype_name(d->checkpoint_dtype));
     }
     if (d->read_copy_dtype != RSSM_DTYPE_DEFAULT) {
         return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "read_copy_dtype is %d (%s); built is none",
                          (int)d->read_copy_dtype, rssm_dtype_name(d->read_copy_dtype));
     }
-    return check_range(context, "checkpoint_rounding of an f32 checkpoint", d->checkpoint_rounding, RSSM_ROUND_NEAREST,
-                       RSSM_ROUND_NEAREST);
+    bool narrow = d->checkpoint_dtype != RSSM_DTYPE_F32;
+    return check_range(context, narrow ? "checkpoint_rounding" : "checkpoint_rounding of an f32 checkpoint",
+                       d->checkpoint_rounding, RSSM_ROUND_NEAREST, narrow ? RSSM_ROUND_STOCHASTIC : RSSM_ROUND_NEAREST);
 }
 
 static rssm_status check_desc(rssm_context *context, rssm_cache_desc *d, const rssm_layer_spec *s) {
@@ -179,6 +185,11 @@ static rssm_geometry make_geometry(const rssm_cache_desc *d, const rssm_layer_sp
         .out_eps = s->out_norm_eps,
         .bf16 = d->io_dtype == RSSM_DTYPE_BF16,
         .step_tokens = d->step_tokens,
+        .window = d->window,
+        .first_value_head = s->first_value_head,
+        .formats = {.checkpoint = d->checkpoint_dtype,
+                    .stochastic = d->checkpoint_rounding == RSSM_ROUND_STOCHASTIC,
+                    .seed = d->seed},
     };
     bool group = s->out_norm == RSSM_OUT_NORM_GROUP;
     g.units = group && s->out_norm_groups < s->key_heads ? s->out_norm_groups : s->key_heads;
@@ -238,7 +249,10 @@ rssm_status rssm_cache_create(rssm_context *context, const rssm_cache_desc *desc
     c->kernels = context->kernels;
     c->info.method = d.method;
     c->info.window = d.method == RSSM_METHOD_CONVENTIONAL ? 1 : d.window;
-    c->info.kernel = rssm_kernel_name(c->kernels, s.kind, d.io_dtype);
+    c->info.kernel = rssm_kernel_name(c->kernels, s.kind, d.checkpoint_dtype, d.io_dtype);
+    for (int32_t layer = 0; layer < d.layers; layer++) {
+        c->constants[layer].layer = d.first_layer + layer;
+    }
     rssm_status status = rssm_default_weights(c);
     if (status != RSSM_OK) {
         rssm_cache_destroy(c);
@@ -294,6 +308,7 @@ rssm_status rssm_cache_status(const rssm_cache *cache, rssm_cache_info *info) {
     out.bytes_written = cache->bytes_written;
     out.flushes = cache->flushes;
     out.row_steps = cache->row_steps;
+    out.overflows = cache->overflows;
     size_t size = info->struct_size == 0 || info->struct_size > sizeof out ? sizeof out : (size_t)info->struct_size;
     out.struct_size = size;
     memcpy(info, &out, size);

@@ -115,6 +115,7 @@ static rssm_status copy_weights(rssm_cache *cache, int32_t layer, const rssm_lay
                                   .dt_bias = dt_bias,
                                   .D = w->D != NULL ? D : NULL,
                                   .out_norm = out_norm,
+                                  .layer = cache->desc.first_layer + layer,
                                   .ready = 1};
     return RSSM_OK;
 }

@@ -60,7 +60,7 @@ RSSM_BOTH uint32_t rssm_small_stochastic(uint32_t a, uint32_t random, uint32_t m
     const uint32_t normal = (a + noise - ((127 - bias) << 23)) >> shift;
     const uint32_t least = (128 - bias) << 23, small = a < least ? a : 0;
     const float units = rssm_f32_of_bits(small) * rssm_f32_of_bits((127 + bias - 1 + mantissa + 16) << 23);
-    const uint32_t below = ((uint32_t)(int32_t)(units < 0x1p22f ? units + 0.5f : units) + random) >> 16;
+    const uint32_t below = ((uint32_t)(int32_t)(units < 0x1p23f ? units + 0.5f : units) + random) >> 16;
     return a >= least ? normal : below;
 }
 

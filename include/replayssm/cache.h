@@ -118,7 +118,10 @@ typedef struct rssm_cache_desc {
                                       those it can anyway; 0..RSSM_REACH_MAX */
     int32_t method;              /**< RSSM_METHOD_* */
     int32_t io_dtype;            /**< format of q, k, v and of the records: f32 (default) or bf16 */
-    int32_t checkpoint_dtype;    /**< default f32, the only one built so far */
+    int32_t checkpoint_dtype;    /**< f32 (default), f16, bf16 or f8: rounded once per flush, from fp32. A narrow format
+                                      loses slow decay: a change below half a unit in the last place, rounded to nearest,
+                                      leaves no trace; docs/quality.md has figures. bf16 and f8: stochastic only, or not
+                                      at all */
     int32_t checkpoint_rounding; /**< RSSM_ROUND_*; f32 takes no rounding */
     int32_t read_copy_dtype;     /**< default: none, the only one built so far */
     int32_t record_gate;         /**< RSSM_RECORD_* */
@@ -140,7 +143,7 @@ RSSM_API void rssm_cache_destroy(rssm_cache *cache);
 enum {
     RSSM_PART_CURSOR = 0,       /**< one per slot, shared by the layers: position, row maps */
     RSSM_PART_LAYER_CURSOR = 1, /**< checkpoint's position and last step of this layer */
-    RSSM_PART_CHECKPOINT = 2,   /**< [value_heads][d_v][d_k] */
+    RSSM_PART_CHECKPOINT = 2,   /**< [value_heads][d_v][d_k], checkpoint format; all bytes zero: the zero state */
     RSSM_PART_RECORD_K = 3,     /**< [key_heads][rows][d_k], io format */
     RSSM_PART_RECORD_V = 4,     /**< [value_heads][rows][d_v], io format */
     RSSM_PART_RECORD_SCALAR = 5, /**< fp32 [channels][rows]: decay per value head (scalar decay), beta per value head,
@@ -149,7 +152,8 @@ enum {
     RSSM_PART_CONV = 7,         /**< [rows][q channels | k channels | v channels], before the convolution, io format */
     RSSM_PART_READ_COPY = 8,    /**< codes of the read copy */
     RSSM_PART_READ_SCALE = 9,   /**< its scales */
-    RSSM_PARTS = 10
+    RSSM_PART_CHECKPOINT_SCALE = 10, /**< f8: [value_heads][d_v], E8M0; rows of 0 are zero, of 255 NaN */
+    RSSM_PARTS = 11
 };
 
 typedef struct rssm_part_info {
@@ -369,6 +373,7 @@ typedef struct rssm_cache_info {
     int32_t method;        /**< RSSM_METHOD_* asked for */
     int32_t window;        /**< effective window of the last step */
     const char *kernel;    /**< name of the decode variant, e.g. "gdn_decode_avx512_f32_f32"; static storage */
+    int64_t overflows;     /**< elements of the state that were finite and became infinite in an f16 or bf16 checkpoint */
 } rssm_cache_info;
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_status(const rssm_cache *cache, rssm_cache_info *info);
 

@@ -8,6 +8,7 @@
 #define RSSM_DECODE_INL_H
 
 #include "cpu/output.inl.h"
+#include "cpu/read.inl.h"
 #include "cpu/tile.inl.h"
 
 /* ---- Records ------------------------------------------------------------------------------------------ */
@@ -123,16 +124,6 @@ static window head_window(const rssm_geometry *geo, float *scratch, const void *
                     .value = value};
 }
 
-/* The records of w from `skip` on. */
-static window window_after(window w, int32_t skip) {
-    w.n -= skip;
-    w.key += (int64_t)skip * w.padded_k;
-    w.alpha += (int64_t)skip * (w.vector_decay ? w.padded_k : 1);
-    w.beta += skip;
-    w.value += skip;
-    return w;
-}
-
 /* ---- Walking the queries back ------------------------------------------------------------------------- */
 
 /* r = q; from the newest record the query sees to the oldest: c = beta (k . r), r = alpha (r - delta c k). */
@@ -185,7 +176,6 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
     const void *value[RSSM_ROWS_MAX];
     float *r = scratch + geo->scratch.r, *c = scratch + geo->scratch.c;
     const float *q = scratch + geo->scratch.q, *gram = scratch + geo->scratch.gram;
-    float *state = row->checkpoint + (int64_t)hv * geo->d_v * geo->d_k;
     gather_head(geo, s->call->constants, row, g * geo->ratio + i, hv, row->first, n,
                 scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
     window all = head_window(geo, scratch, value, n);
@@ -201,7 +191,7 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
             walk_scalar(&eval, qt, gram + (int64_t)t * ld, newest + t, rt, ct);
         }
     }
-    head_job job = {.state = state,
+    head_job job = {.state = (float *)(void *)checkpoint_row(geo, &row->state, hv, 0),
                     .d_k = geo->d_k,
                     .d_v = geo->d_v,
                     .fold = &fold,
@@ -213,7 +203,15 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
                     .newest = newest,
                     .y = y,
                     .padded_v = geo->padded_v};
-    run_head(&job);
+    if (geo->formats.checkpoint == RSSM_DTYPE_F32) {
+        run_head(&job);
+        return;
+    }
+    if (row->fold > 0) {
+        fold_head(geo, s->call->constants, &row->state, hv, &fold, scratch);
+    }
+    codes narrow = checkpoint_codes(geo, &row->state, hv);
+    read_narrow(&narrow, &job);
 }
 
 static void decode_group(const span *s, int32_t g, float *scratch, float *y) {
@@ -263,7 +261,7 @@ static void decode_unit(const rssm_call *call, const rssm_row *row, int32_t unit
     write_outputs(&s, unit, y);
 }
 
-/* A fold outside a step: the first `count` records after row->first, into a checkpoint that may be another slot's. */
+/* A fold outside a step: the first `count` records after row->first, into fold->state. */
 static void fold_unit(const rssm_fold *fold, int32_t unit, float *scratch) {
     const rssm_geometry *geo = fold->geometry;
     const void *value[RSSM_ROWS_MAX];
@@ -275,11 +273,7 @@ static void fold_unit(const rssm_fold *fold, int32_t unit, float *scratch) {
             gather_head(geo, fold->constants, fold->row, g * geo->ratio + i, hv, fold->row->first, fold->count,
                         scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
             window w = head_window(geo, scratch, value, fold->count);
-            head_job job = {.state = fold->checkpoint + (int64_t)hv * geo->d_v * geo->d_k,
-                            .d_k = geo->d_k,
-                            .d_v = geo->d_v,
-                            .fold = &w};
-            run_head(&job);
+            fold_head(geo, fold->constants, fold->state, hv, &w, scratch);
         }
     }
 }

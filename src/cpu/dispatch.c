@@ -16,18 +16,24 @@ const rssm_kernels *rssm_kernels_select(uint64_t isa) {
 }
 
 /* One table for each of kinds, formats and sets, joined by comparing; the names must outlive every cache. */
-const char *rssm_kernel_name(const rssm_kernels *kernels, int32_t kind, int32_t io_dtype) {
-#define NAME_(set, kind_name, kind_value, io_name, io_value)                                                 \
-    if (kernels == &rssm_kernels_##set && kind == (kind_value) && io_dtype == (io_value)) {                  \
-        return #kind_name "_decode_" #set "_f32_" #io_name;                                                  \
+const char *rssm_kernel_name(const rssm_kernels *kernels, int32_t kind, int32_t checkpoint_dtype, int32_t io_dtype) {
+#define NAME_(set, kind_name, kind_value, format, format_value, io_name, io_value)                           \
+    if (kernels == &rssm_kernels_##set && kind == (kind_value) && checkpoint_dtype == (format_value) &&      \
+        io_dtype == (io_value)) {                                                                            \
+        return #kind_name "_decode_" #set "_" #format "_" #io_name;                                          \
     }
+#define IOS_(set, name, kind, format, value)                                                                 \
+    NAME_(set, name, kind, format, value, f32, RSSM_DTYPE_F32)                                               \
+    NAME_(set, name, kind, format, value, bf16, RSSM_DTYPE_BF16)
+#define FORMATS_(set, name, kind)                                                                            \
+    IOS_(set, name, kind, f32, RSSM_DTYPE_F32)                                                               \
+    IOS_(set, name, kind, f16, RSSM_DTYPE_F16)                                                               \
+    IOS_(set, name, kind, bf16, RSSM_DTYPE_BF16)                                                             \
+    IOS_(set, name, kind, f8, RSSM_DTYPE_F8)
 #define KINDS_(set)                                                                                          \
-    NAME_(set, mamba2, RSSM_MAMBA2, f32, RSSM_DTYPE_F32)                                                     \
-    NAME_(set, mamba2, RSSM_MAMBA2, bf16, RSSM_DTYPE_BF16)                                                   \
-    NAME_(set, gdn, RSSM_GDN, f32, RSSM_DTYPE_F32)                                                           \
-    NAME_(set, gdn, RSSM_GDN, bf16, RSSM_DTYPE_BF16)                                                         \
-    NAME_(set, kda, RSSM_KDA, f32, RSSM_DTYPE_F32)                                                           \
-    NAME_(set, kda, RSSM_KDA, bf16, RSSM_DTYPE_BF16)
+    FORMATS_(set, mamba2, RSSM_MAMBA2)                                                                       \
+    FORMATS_(set, gdn, RSSM_GDN)                                                                             \
+    FORMATS_(set, kda, RSSM_KDA)
 #define RSSM_CPU(name, needs_) KINDS_(name)
 #include "kernels.def"
     return "unknown";

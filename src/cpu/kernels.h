@@ -10,6 +10,7 @@
 
 #include "cpu/scan.h"
 #include "cursor.h"
+#include "philox.h"
 
 /* Where things lie in the scratch of a unit, in floats. T stands for RSSM_SCAN_TOKENS, W for rows.records. */
 typedef struct rssm_layout {
@@ -28,8 +29,27 @@ typedef struct rssm_layout {
     size_t gram;         /* [step_tokens][W] products of queries and keys */
     size_t context;      /* convolution rows of one head */
     size_t scan;         /* rssm_scan_scratch() */
+    size_t tile;         /* [16][padded_k] rows of a narrow checkpoint, while they are folded and rounded */
+    size_t plain;        /* [unit_values][d_v][d_k] a unit's narrow checkpoint during prefill */
     size_t total;
 } rssm_layout;
+
+/* The formats of a layer's state. */
+typedef struct rssm_formats {
+    int32_t checkpoint; /* RSSM_DTYPE_F32, _F16, _BF16 or _F8 */
+    int32_t stochastic;
+    uint64_t seed;
+} rssm_formats;
+
+/* One layer's state of one slot, in these formats. Memory of zero bytes is the zero state in all of them. */
+typedef struct rssm_state {
+    char *checkpoint;   /* [value_heads][d_v][d_k] */
+    uint8_t *exponent;  /* f8: [value_heads][d_v], E8M0 */
+    /* the sequence, and the position that a fold or a scan brings the state to */
+    uint64_t id;
+    int64_t position;
+    _Atomic int64_t *overflows; /* counts finite elements that became infinite */
+} rssm_state;
 
 /* A layer spec with its defaults filled in and its derived sizes worked out. */
 typedef struct rssm_geometry {
@@ -55,6 +75,9 @@ typedef struct rssm_geometry {
     int32_t bf16;           /* io format: 0 f32, 1 bf16 */
     rssm_rows rows;
     int32_t step_tokens;
+    int32_t window;
+    int32_t first_value_head; /* global number of value head 0 */
+    rssm_formats formats;
     /* channels of the scalar records */
     int32_t channel_decay, channel_beta, channel_norm, channels;
     /* elements of a convolution row: q | k | v */
@@ -72,6 +95,7 @@ typedef struct rssm_constants {
     const float *dt_bias; /* [value_heads], vector decay [value_heads][padded_k] */
     const float *D;       /* [value_heads] */
     const float *out_norm; /* [value_heads][padded_v], repeated per head for the head norms */
+    int32_t layer; /* its global number */
     int32_t ready;
 } rssm_constants;
 
@@ -79,7 +103,7 @@ typedef struct rssm_constants {
 typedef struct rssm_row {
     const rssm_cursor *cursor;
     rssm_layer_cursor *layer;
-    float *checkpoint;
+    rssm_state state;
     void *record_k, *record_v, *record_decay;
     float *record_scalar;
     void *conv;
@@ -98,14 +122,23 @@ typedef struct rssm_call {
     int32_t gate_bf16, out_bf16;
 } rssm_call;
 
-/* Folds records [first, first + count) of a row's map into a checkpoint, which may be another slot's. */
+/* Folds records [first, first + count) of a row's map into a state, which may be another slot's. */
 typedef struct rssm_fold {
     const rssm_geometry *geometry;
     const rssm_constants *constants;
     const rssm_row *row;
-    float *checkpoint;
+    const rssm_state *state;
     int32_t count;
 } rssm_fold;
+
+/* Moves a unit's states between a checkpoint and fp32: [value_heads][d_v][d_k], of which only the unit's heads are
+   touched. Storing rounds. */
+typedef struct rssm_move {
+    const rssm_geometry *geometry;
+    const rssm_constants *constants;
+    const rssm_state *state;
+    float *plain;
+} rssm_move;
 
 typedef struct rssm_kernels {
     const char *isa;
@@ -114,6 +147,8 @@ typedef struct rssm_kernels {
     void (*decode_unit)(const rssm_call *call, const rssm_row *row, int32_t unit, float *scratch);
     void (*prefill_unit)(const rssm_call *call, const rssm_row *row, int32_t unit, float *scratch);
     void (*fold_unit)(const rssm_fold *fold, int32_t unit, float *scratch);
+    void (*load_unit)(const rssm_move *move, int32_t unit, float *scratch);
+    void (*store_unit)(const rssm_move *move, int32_t unit, float *scratch);
 } rssm_kernels;
 
 /* The newest variant that these RSSM_ISA_* bits allow. */
@@ -126,6 +161,6 @@ static inline int32_t rssm_value_head(const rssm_geometry *geo, int32_t g, int32
 /* Lays out the scratch of a geometry whose other fields are set. */
 void rssm_layout_scratch(rssm_geometry *geometry);
 /* "gdn_decode_avx512_f32_bf16"; static storage. */
-const char *rssm_kernel_name(const rssm_kernels *kernels, int32_t kind, int32_t io_dtype);
+const char *rssm_kernel_name(const rssm_kernels *kernels, int32_t kind, int32_t checkpoint_dtype, int32_t io_dtype);
 
 #endif

@@ -31,5 +31,9 @@ void rssm_layout_scratch(rssm_geometry *geo) {
     s->gram = take(&total, step * window);
     s->context = take(&total, (size_t)geo->rows.conv_keep * (k > v ? k : v));
     s->scan = take(&total, rssm_scan_scratch(geo->d_k, geo->d_v, geo->delta, geo->vector_decay));
+    if (geo->formats.checkpoint != RSSM_DTYPE_F32) {
+        s->tile = take(&total, 16 * k);
+        s->plain = take(&total, (size_t)geo->unit_values * (size_t)geo->d_v * (size_t)geo->d_k);
+    }
     s->total = total;
 }

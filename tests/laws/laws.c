@@ -31,6 +31,9 @@ cb_problem *laws_draw(chk_rng *rng, const setting *at, int32_t number, int32_t l
     desc.step_tokens = CHK_PICK(rng, tokens);
     desc.reach = chk_flip(rng, 0.5) ? 0 : chk_int(rng, 1, 20);
     desc.method = RSSM_METHOD_REPLAY;
+    desc.checkpoint_dtype = chk_flip(rng, 0.5) ? RSSM_DTYPE_F32 : chk_int(rng, RSSM_DTYPE_F16, RSSM_DTYPE_F8);
+    desc.checkpoint_rounding = desc.checkpoint_dtype == RSSM_DTYPE_F32 ? RSSM_ROUND_NEAREST : chk_int(rng, 0, 1);
+    desc.seed = chk_u64(rng);
     bool raw = spec.kind == RSSM_KDA && spec.gate == RSSM_GATE_RAW && drawn->gate_dtype == at->io;
     desc.record_gate = raw && chk_flip(rng, 0.5) ? RSSM_RECORD_RAW_GATE : RSSM_RECORD_DECAY;
     cb_problem *problem = cb_problem_make(rng, &spec, &desc, drawn->gate_dtype, drawn->out_dtype);
@@ -54,6 +57,8 @@ static void interleave(void *arg) {
         }
         chk_rng rng = chk_rng_make(at->name, (uint64_t)i);
         cb_problem *problem = laws_draw(&rng, at, i, chk_int(&rng, 1, WORLD_LAYERS), 1, 0);
+        problem->desc.checkpoint_dtype = RSSM_DTYPE_F32; /* law a; kernel_formats.c has the others */
+        problem->desc.checkpoint_rounding = RSSM_ROUND_NEAREST;
         world *w = world_make(&rng, problem, at->isa.mask, CHK_PICK(&rng, thread_counts), laws_poison(&rng));
         for (int32_t n = 0; n < WORLD_SLOTS; n++) {
             world_reset(w);

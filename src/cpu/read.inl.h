@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading a narrow state: y = S r with the codes turned to f32 on the way, the row's scale applied to the finished sum.
+ * Each format has code of its own. The chain of operations of a row and a query is that of tile.inl.h, the same for any
+ * number of queries.
+ */
+#ifndef RSSM_READ_INL_H
+#define RSSM_READ_INL_H
+
+#include "cpu/state.inl.h"
+
+/* One head of codes. */
+typedef struct codes {
+    int32_t format; /* RSSM_DTYPE_* */
+    const char *row;
+    int64_t row_bytes;
+    const uint8_t *exponent; /* f8: [d_v] */
+} codes;
+
+/* Rows first .. first + lanes - 1 with nq queries (1, 2 or 4; a constant): out[q] lane i = row . query q, unscaled. */
+RSSM_INLINE void read_codes(const codes *k, int format, int nb, int tail, int32_t first, int lanes, const float *r,
+                            int padded_k, const int nq, v16 *out) {
+    v16 p[4][16];
+    for (int i = 0; i < 16; i++) {
+        const char *row = k->row + (first + (i < lanes ? i : lanes - 1)) * k->row_bytes;
+        v16 acc[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
+        RSSM_UNROLL
+        for (int b = 0; b < nb; b++) {
+            v16 x = code_block(format, row, b, nb, tail);
+            for (int q = 0; q < nq; q++) {
+                acc[q] = v16_fma(x, v16_load(r + (int64_t)q * padded_k + 16 * b), acc[q]);
+            }
+        }
+        for (int q = 0; q < nq; q++) {
+            p[q][i] = acc[q];
+        }
+    }
+    for (int q = 0; q < nq; q++) {
+        out[q] = v16_sum16(p[q]);
+    }
+}
+
+/* One query over a whole head of whole tiles, row i of each tile in turn: several pages of the state at once keep more
+   lines in flight (tile.inl.h). */
+RSSM_INLINE void read_codes_head(const codes *k, int format, int nb, int tail, const head_job *job) {
+    v16 p[RSSM_HEAD_DIM_MAX / 16][16], query[RSSM_HEAD_DIM_MAX / 16];
+    const int tiles = job->d_v / 16;
+    RSSM_UNROLL
+    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
+        query[b] = b < nb ? v16_load(job->r + 16 * b) : v16_zero();
+    }
+    for (int i = 0; i < 16; i++) {
+        const char *row = k->row + i * k->row_bytes;
+        for (int t = 0; t < tiles; t++, row += 16 * k->row_bytes) {
+            v16 sum = v16_zero();
+            RSSM_UNROLL
+            for (int b = 0; b < nb; b++) {
+                sum = v16_fma(code_block(format, row, b, nb, tail), query[b], sum);
+            }
+            p[t][i] = sum;
+        }
+    }
+    for (int t = 0; t < tiles; t++) {
+        v16_store(job->y + 16 * t, v16_sum16(p[t]));
+    }
+}
+
+RSSM_INLINE void read_queries_of(const codes *k, int format, int nb, int tail, const head_job *job) {
+    const int32_t padded_k = job->fold->padded_k;
+    if (job->queries == 1 && job->d_v % 16 == 0) {
+        read_codes_head(k, format, nb, tail, job);
+        return;
+    }
+    for (int32_t first = 0; first < job->d_v; first += 16) {
+        const int lanes = job->d_v - first < 16 ? job->d_v - first : 16;
+        v16 dots[RSSM_STEP_TOKENS_MAX];
+        int32_t q = 0;
+        for (; q + 4 <= job->queries; q += 4) {
+            read_codes(k, format, nb, tail, first, lanes, job->r + (int64_t)q * padded_k, padded_k, 4, dots + q);
+        }
+        for (; q + 2 <= job->queries; q += 2) {
+            read_codes(k, format, nb, tail, first, lanes, job->r + (int64_t)q * padded_k, padded_k, 2, dots + q);
+        }
+        for (; q < job->queries; q++) {
+            read_codes(k, format, nb, tail, first, lanes, job->r + (int64_t)q * padded_k, padded_k, 1, dots + q);
+        }
+        for (q = 0; q < job->queries; q++) {
+            v16_store(job->y + (int64_t)q * job->padded_v + first, dots[q]);
+        }
+    }
+}
+
+RSSM_INLINE void read_shape(const codes *k, int format, const head_job *job) {
+    const int nb = (job->d_k + 15) / 16, tail = job->d_k - 16 * (nb - 1);
+    if (V16_UNROLL && job->d_k == 128) {
+        read_queries_of(k, format, 8, 16, job);
+    } else {
+        read_queries_of(k, format, nb, tail, job);
+    }
+}
+
+/* y *= scale of the rows. */
+static void scale_rows(const codes *k, const head_job *job) {
+    float scale[RSSM_HEAD_DIM_MAX] = {0};
+    for (int32_t i = 0; i < job->d_v; i++) {
+        scale[i] = rssm_f32_of_e8m0(k->exponent[i]);
+    }
+    for (int32_t q = 0; q < job->queries; q++) {
+        float *y = job->y + (int64_t)q * job->padded_v;
+        for (int32_t i = 0; i < job->padded_v; i += 16) {
+            v16 x = v16_mul(v16_load(y + i), v16_set1(256.0f));
+            v16_store(y + i, v16_mul(x, v16_load(scale + i)));
+        }
+    }
+}
+
+/* The read of a head_job whose state is codes: y = S r, then the values of its records. */
+static void read_narrow(const codes *k, const head_job *job) {
+    switch (k->format) {
+    case RSSM_DTYPE_F16:
+        read_shape(k, RSSM_DTYPE_F16, job);
+        break;
+    case RSSM_DTYPE_BF16:
+        read_shape(k, RSSM_DTYPE_BF16, job);
+        break;
+    default:
+        read_shape(k, RSSM_DTYPE_F8, job);
+        scale_rows(k, job);
+    }
+    add_values(job);
+}
+
+/* A head's checkpoint as codes. */
+static codes checkpoint_codes(const rssm_geometry *geo, const rssm_state *state, int32_t hv) {
+    return (codes){.format = geo->formats.checkpoint,
+                   .row = checkpoint_row(geo, state, hv, 0),
+                   .row_bytes = (int64_t)geo->d_k * state_bytes(geo->formats.checkpoint),
+                   .exponent = state->exponent == NULL ? NULL : state->exponent + (int64_t)hv * geo->d_v};
+}
+
+#endif
