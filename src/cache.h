@@ -88,6 +88,9 @@ static inline bool rssm_part_is_state(int32_t part) {
 }
 /* Folds a layer's records up to a position into a state that holds the layer's checkpoint: its own, or a copy. */
 void rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, const rssm_state *state);
+/* Makes the read copy of a layer's checkpoint, if the cache has one. */
+void rssm_build_copy(rssm_cache *cache, const rssm_geometry *geometry, int32_t layer, const rssm_state *state,
+                     float *scratch);
 /* How many flushes bring a checkpoint from one position to another: one; one per boundary if it is narrow. */
 int32_t rssm_roundings(const rssm_cache *cache, uint64_t id, int64_t from, int64_t to);
 /* Default constants for the layers of a spec that needs no weights. */

@@ -142,6 +142,8 @@ static rssm_status prepare_call(layer_call *c, rssm_cache *cache, int32_t layer,
 rssm_state rssm_state_of(rssm_cache *cache, int32_t layer, int64_t slot, uint64_t id, int64_t position) {
     return (rssm_state){.checkpoint = rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, slot),
                         .exponent = rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT_SCALE, slot),
+                        .copy = rssm_part_at(cache, layer, RSSM_PART_READ_COPY, slot),
+                        .copy_scale = rssm_part_at(cache, layer, RSSM_PART_READ_SCALE, slot),
                         .id = id,
                         .position = position,
                         .overflows = &cache->overflows};
@@ -304,16 +306,27 @@ static int64_t checkpoint_bytes(const rssm_geometry *g) {
     return rows * g->d_k * rssm_dtype_bytes(g->formats.checkpoint) + (g->formats.checkpoint == RSSM_DTYPE_F8 ? rows : 0);
 }
 
+/* Of the read copy, 0 without one. */
+static int64_t copy_bytes(const rssm_geometry *g) {
+    const rssm_formats *f = &g->formats;
+    const int64_t heads = g->value_heads, rows = heads * g->d_v;
+    const int64_t scales = f->copy == RSSM_DTYPE_NVFP4 ? heads * f->scale_head
+                           : f->copy == RSSM_DTYPE_F8  ? rows
+                           : f->copy == RSSM_DTYPE_INT8 ? 4 * rows
+                                                        : 0;
+    return f->copy == RSSM_DTYPE_DEFAULT ? 0 : heads * f->copy_head + scales;
+}
+
 /* Counts what the method had to move for one row of a decode step; see docs/numerics.md for the formula. */
 static void count_row(rssm_cache *cache, const rssm_row *row) {
     const rssm_geometry *g = &cache->geometry;
-    int64_t state = checkpoint_bytes(g);
+    int64_t state = checkpoint_bytes(g), copy = copy_bytes(g), read = row->fold > 0 || copy == 0 ? state : copy;
     int64_t history = row->cursor->history - row->first;
     bool conventional = cache->desc.method == RSSM_METHOD_CONVENTIONAL;
     cache->row_steps++;
     cache->flushes += rssm_roundings(cache, row->cursor->id, row->state.position - row->fold, row->state.position);
-    cache->bytes_read += state + record_bytes(g, history) + conv_bytes(g, g->rows.conv_need);
-    cache->bytes_written += (row->fold > 0 ? state : 0) + (conventional ? 0 : record_bytes(g, row->tokens)) +
+    cache->bytes_read += read + record_bytes(g, history) + conv_bytes(g, g->rows.conv_need);
+    cache->bytes_written += (row->fold > 0 ? state + copy : 0) + (conventional ? 0 : record_bytes(g, row->tokens)) +
                             conv_bytes(g, row->tokens);
 }
 

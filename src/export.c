@@ -133,6 +133,7 @@ static void save_state(rssm_cache *cache, int32_t layer, int64_t slot, const rss
     if (s->flags & RSSM_EXPORT_CHECKPOINT_ONLY) {
         memcpy(aside, state.checkpoint, (size_t)(rows * g->d_k * width));
         state.checkpoint = aside;
+        state.copy = NULL; /* what reads see is not saved */
         if (state.exponent != NULL) {
             state.exponent = memcpy(aside + rows * g->d_k * width, state.exponent, (size_t)rows);
         }

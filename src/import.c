@@ -325,6 +325,8 @@ static void read_layer(reader *r, int32_t layer, int32_t held) {
     place_state(r, layer, &own);
     if (count > 0) {
         fold_records(r, layer, &own, first, count);
+    } else {
+        rssm_build_copy(cache, &r->geometry, layer, &own, r->scratch);
     }
     write_records(r, layer, r->fold_to > base ? r->fold_to - base : 0);
     if (r->geometry.conv_width > 0) {

@@ -126,11 +126,8 @@ RSSM_BOTH uint16_t rssm_f16_stochastic(float x, uint32_t random) {
 
 RSSM_BOTH float rssm_f32_of_e4m3(uint8_t h) {
     const uint32_t sign = (uint32_t)(h & 0x80u) << 24, magnitude = h & 0x7fu;
-    if (magnitude == 0x7fu) {
-        return rssm_f32_of_bits(sign | 0x7fc00000u);
-    }
-    const float x = magnitude < 8 ? (float)magnitude * 0x1p-9f : rssm_f32_of_bits((magnitude << 20) + (120u << 23));
-    return rssm_f32_of_bits(sign | rssm_bits_of_f32(x));
+    const uint32_t below = rssm_bits_of_f32((float)magnitude * 0x1p-9f), normal = (magnitude << 20) + (120u << 23);
+    return rssm_f32_of_bits(sign | (magnitude == 0x7fu ? 0x7fc00000u : magnitude < 8 ? below : normal));
 }
 
 RSSM_BOTH uint8_t rssm_e4m3_finish_(uint32_t u, uint32_t code) {
@@ -173,9 +170,8 @@ RSSM_BOTH uint8_t rssm_e5m2_stochastic(float x, uint32_t random) {
 /* ---- E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 ------------------------------------------------------------------------- */
 
 RSSM_BOTH float rssm_f32_of_e2m1(uint32_t h) {
-    const uint32_t magnitude = h & 7u;
-    const float x = magnitude < 2 ? (float)magnitude * 0.5f : rssm_f32_of_bits((magnitude << 22) + (126u << 23));
-    return rssm_f32_of_bits(((h & 8u) << 28) | rssm_bits_of_f32(x));
+    const uint32_t magnitude = h & 7u, below = magnitude == 0 ? 0 : 126u << 23;
+    return rssm_f32_of_bits(((h & 8u) << 28) | (magnitude < 2 ? below : (magnitude << 22) + (126u << 23)));
 }
 
 /* Infinity becomes 6 and NaN too: who has them says so in the scale. */

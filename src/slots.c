@@ -102,10 +102,23 @@ rssm_status rssm_cache_adopt(rssm_cache *cache, int64_t count, const int32_t *sl
                              const int64_t *positions, void *stream) {
     (void)stream;
     RSSM_TRY(check_start(cache, count, slots, positions));
+    RSSM_TRY(rssm_cache_prepare(cache, 0, cache->context->desc.threads));
     for (int64_t i = 0; i < count; i++) {
         start_slot(cache, slots[i], ids != NULL ? ids[i] : 0, positions != NULL ? positions[i] : 0);
+        for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
+            rssm_state state = rssm_state_of(cache, layer, slots[i], 0, 0);
+            rssm_build_copy(cache, &cache->geometry, layer, &state, cache->scratch);
+        }
     }
     return RSSM_OK;
+}
+
+void rssm_build_copy(rssm_cache *cache, const rssm_geometry *geometry, int32_t layer, const rssm_state *state,
+                     float *scratch) {
+    rssm_move move = {geometry, &cache->constants[layer], state, NULL};
+    for (int32_t unit = 0; state->copy != NULL && unit < geometry->units; unit++) {
+        cache->kernels->copy_unit(&move, unit, scratch);
+    }
 }
 
 /* ---- Folds -------------------------------------------------------------------------------------------- */

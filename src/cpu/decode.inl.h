@@ -203,15 +203,11 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
                     .newest = newest,
                     .y = y,
                     .padded_v = geo->padded_v};
-    if (geo->formats.checkpoint == RSSM_DTYPE_F32) {
+    if (geo->formats.checkpoint == RSSM_DTYPE_F32 && geo->formats.copy == RSSM_DTYPE_DEFAULT) {
         run_head(&job);
-        return;
+    } else {
+        run_narrow(geo, s->call->constants, &row->state, hv, &job, r, scratch);
     }
-    if (row->fold > 0) {
-        fold_head(geo, s->call->constants, &row->state, hv, &fold, scratch);
-    }
-    codes narrow = checkpoint_codes(geo, &row->state, hv);
-    read_narrow(&narrow, &job);
 }
 
 static void decode_group(const span *s, int32_t g, float *scratch, float *y) {

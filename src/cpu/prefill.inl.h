@@ -126,6 +126,7 @@ static void prefill_unit(const rssm_call *call, const rssm_row *row, int32_t uni
         const rssm_stream stream = head_stream(geo, call->constants, &row->state, hv, row->state.position);
         store_rows(geo, &stream, &row->state, hv, 0, geo->d_v, plain + j * head, geo->d_k);
     }
+    copy_unit(&(rssm_move){geo, call->constants, &row->state, NULL}, unit, scratch);
     span whole = {call, row, 0, row->tokens};
     for (int32_t key = 0; key < geo->unit_keys && geo->conv_width > 0; key++) {
         int32_t g = unit * geo->unit_keys + key;

@@ -14,8 +14,12 @@ static inline int state_bytes(int32_t dtype) {
     return dtype == RSSM_DTYPE_F32 ? 4 : dtype == RSSM_DTYPE_F8 || dtype == RSSM_DTYPE_INT8 ? 1 : 2;
 }
 
-/* Block b of a row of codes, without the row's scale. Formats, nb and tail are constants where they matter. */
-RSSM_INLINE v16 code_block(int format, const char *row, int b, int nb, int tail) {
+/* Formats of codes beyond RSSM_DTYPE_*: nvfp4 with one scale for 16 or 32 columns of a row, or for 16 rows of a column. */
+enum { CODE_NVFP4_16 = 100, CODE_NVFP4_32, CODE_NVFP4_VALUES };
+
+/* Block b of a row of codes, without what scales the row as a whole. scale: of nvfp4's blocks, the row's or the tile's.
+   Formats, nb and tail are constants where they matter. */
+RSSM_INLINE v16 code_block(int format, const char *row, const float *scale, int b, int nb, int tail) {
     const bool whole = b + 1 < nb || tail == 16;
     const uint16_t *half = (const uint16_t *)(const void *)row + 16 * b;
     const uint8_t *byte = (const uint8_t *)row + 16 * b;
@@ -28,6 +32,12 @@ RSSM_INLINE v16 code_block(int format, const char *row, int b, int nb, int tail)
         return whole ? v16_load_e4m3_256th(byte) : v16_load_e4m3_256th_n(byte, tail);
     case RSSM_DTYPE_INT8:
         return whole ? v16_load_i8((const int8_t *)byte) : v16_load_i8_n((const int8_t *)byte, tail);
+    case CODE_NVFP4_16:
+        return v16_mul(v16_load_e2m1((const uint8_t *)row + 16 * (b >> 1), b & 1), v16_set1(scale[b]));
+    case CODE_NVFP4_32:
+        return v16_mul(v16_load_e2m1((const uint8_t *)row + 16 * (b >> 1), b & 1), v16_set1(scale[b >> 1]));
+    case CODE_NVFP4_VALUES:
+        return v16_mul(v16_load_e2m1((const uint8_t *)row + 16 * (b >> 1), b & 1), v16_load(scale + 16 * b));
     default:
         return load_block((const float *)(const void *)row, b, nb, tail);
     }
@@ -49,7 +59,7 @@ RSSM_INLINE void load_format(int format, const rssm_geometry *geo, const rssm_st
             scale = v16_set1(rssm_f32_of_e8m0(state->exponent[(int64_t)hv * geo->d_v + first + i]));
         }
         for (int b = 0; b < nb; b++) {
-            v16 x = code_block(format, row, b, nb, tail);
+            v16 x = code_block(format, row, NULL, b, nb, tail);
             if (format == RSSM_DTYPE_F8) { /* in two steps: 256 times the scale may be beyond f32 */
                 x = v16_mul(v16_mul(x, v16_set1(256.0f)), scale);
             }
@@ -203,91 +213,6 @@ static void store_rows(const rssm_geometry *geo, const rssm_stream *stream, cons
     }
     if (overflows > 0 && state->overflows != NULL) {
         *state->overflows += overflows;
-    }
-}
-
-/* ---- Folding ------------------------------------------------------------------------------------------ */
-
-RSSM_INLINE void fold_tiles(const rssm_geometry *geo, const rssm_stream *stream, const rssm_state *state, int32_t hv,
-                            const window *w, int nb, int vector_decay, float *rows) {
-    tile t = {.next = 0};
-    for (int32_t first = 0; first < geo->d_v; first += 16) {
-        t.lanes = geo->d_v - first < 16 ? geo->d_v - first : 16;
-        for (int32_t i = 0; i < t.lanes; i++) {
-            t.index[i] = first + i;
-            t.row[i] = rows + (int64_t)i * geo->padded_k;
-        }
-        load_rows(geo, state, hv, first, t.lanes, rows, geo->padded_k);
-        if (w->delta) {
-            fold_delta(&t, nb, 16, vector_decay, w);
-        } else {
-            fold_plain(&t, nb, 16, vector_decay, w);
-        }
-        store_rows(geo, stream, state, hv, first, t.lanes, rows, geo->padded_k);
-    }
-}
-
-/* The records of w from `skip` on. */
-static window window_after(window w, int32_t skip) {
-    w.n -= skip;
-    w.key += (int64_t)skip * w.padded_k;
-    w.alpha += (int64_t)skip * (w.vector_decay ? w.padded_k : 1);
-    w.beta += skip;
-    w.value += skip;
-    return w;
-}
-
-/* The records of w up to the next boundary, w's being those before state->position; w goes on behind them. */
-static window next_piece(const rssm_geometry *geo, const rssm_state *state, window *w) {
-    const int64_t from = state->position - w->n, to = rssm_next_boundary(from, state->id, geo->window);
-    window piece = *w;
-    piece.n = to < state->position ? (int32_t)(to - from) : w->n;
-    *w = window_after(*w, piece.n);
-    return piece;
-}
-
-/* Folds the records of w, those before state->position, into a head's checkpoint. */
-static void fold_head(const rssm_geometry *geo, const rssm_constants *constants, const rssm_state *state, int32_t hv,
-                      const window *w, float *scratch) {
-    if (geo->formats.checkpoint == RSSM_DTYPE_F32) {
-        run_head(&(head_job){.state = (float *)(void *)checkpoint_row(geo, state, hv, 0),
-                             .d_k = geo->d_k,
-                             .d_v = geo->d_v,
-                             .fold = w});
-        return;
-    }
-    float *rows = scratch + geo->scratch.tile;
-    for (window rest = *w; rest.n > 0;) {
-        const window piece = next_piece(geo, state, &rest);
-        const rssm_stream stream = head_stream(geo, constants, state, hv, state->position - rest.n);
-        if (V16_UNROLL && geo->padded_k == 128 && !w->vector_decay) {
-            fold_tiles(geo, &stream, state, hv, &piece, 8, 0, rows);
-        } else if (V16_UNROLL && geo->padded_k == 128) {
-            fold_tiles(geo, &stream, state, hv, &piece, 8, 1, rows);
-        } else {
-            fold_tiles(geo, &stream, state, hv, &piece, geo->padded_k / 16, w->vector_decay, rows);
-        }
-    }
-}
-
-/* ---- Units -------------------------------------------------------------------------------------------- */
-
-static void load_unit(const rssm_move *move, int32_t unit, float *scratch) {
-    const rssm_geometry *geo = move->geometry;
-    (void)scratch;
-    for (int32_t j = 0; j < geo->unit_values; j++) {
-        const int32_t hv = input_head(geo, unit_head(geo, unit, j));
-        load_rows(geo, move->state, hv, 0, geo->d_v, move->plain + (int64_t)hv * geo->d_v * geo->d_k, geo->d_k);
-    }
-}
-
-static void store_unit(const rssm_move *move, int32_t unit, float *scratch) {
-    const rssm_geometry *geo = move->geometry;
-    (void)scratch;
-    for (int32_t j = 0; j < geo->unit_values; j++) {
-        const int32_t hv = input_head(geo, unit_head(geo, unit, j));
-        const rssm_stream stream = head_stream(geo, move->constants, move->state, hv, move->state->position);
-        store_rows(geo, &stream, move->state, hv, 0, geo->d_v, move->plain + (int64_t)hv * geo->d_v * geo->d_k, geo->d_k);
     }
 }
 

@@ -44,6 +44,12 @@ static void store(const rssm_move *job, int32_t unit, float *scratch) {
     v16_restore_subnormals(mode);
 }
 
+static void copy(const rssm_move *job, int32_t unit, float *scratch) {
+    unsigned mode = v16_flush_subnormals();
+    copy_unit(job, unit, scratch);
+    v16_restore_subnormals(mode);
+}
+
 extern const rssm_kernels RSSM_NAME(rssm_kernels);
 const rssm_kernels RSSM_NAME(rssm_kernels) = {
     .isa = TEXT(RSSM_VARIANT),
@@ -53,4 +59,5 @@ const rssm_kernels RSSM_NAME(rssm_kernels) = {
     .fold_unit = fold,
     .load_unit = load,
     .store_unit = store,
+    .copy_unit = copy,
 };

@@ -35,6 +35,11 @@ double rssm_ref_row_scale(int32_t n, const float *x);
 /* A row of the state as a checkpoint of this format holds it; f8 by way of the row's scale. random [n]: 16 bits each;
    NULL: nearest. */
 void rssm_ref_state_row(int32_t dtype, int32_t n, const float *x, const uint32_t *random, double *rounded);
+/* The same as an int8 read copy holds it: nearest multiples of largest / 127, the quotients taken in fp32. */
+void rssm_ref_int8_row(int32_t n, const float *x, double *rounded);
+/* A block as the plain nvfp4 copy holds it: g s e2m1, g = largest of the head / 2688, s = E4M3(largest of the block / 6 g),
+   the quotients taken in fp32. */
+void rssm_ref_nvfp4_block(int32_t n, const float *x, float head_largest, double *rounded);
 
 double rssm_ref_sigmoid(double x);
 double rssm_ref_softplus(double x); /* log(1 + e^x) */

@@ -110,6 +110,41 @@ void rssm_ref_state_row(int32_t dtype, int32_t n, const float *x, const uint32_t
     }
 }
 
+/* Largest magnitude, NaN if there is an infinity or a NaN. */
+static float largest_number(int32_t n, const float *x) {
+    float largest = 0.0f;
+    for (int32_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) {
+            return NAN;
+        }
+        largest = fmaxf(largest, fabsf(x[i]));
+    }
+    return largest;
+}
+
+void rssm_ref_int8_row(int32_t n, const float *x, double *rounded) {
+    const float largest = largest_number(n, x);
+    for (int32_t i = 0; i < n; i++) {
+        const float factor = 127.0f / largest, unit = largest / 127.0f, small = fabsf(x[i]) < 0x1p-126f ? 0.0f : x[i];
+        rounded[i] = isnan(largest) ? (double)NAN : largest < 0x1p-100f ? 0.0 : nearbyint((double)(small * factor)) * (double)unit;
+    }
+}
+
+void rssm_ref_nvfp4_block(int32_t n, const float *x, float head_largest, double *rounded) {
+    static const double numbers[] = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0};
+    const float g = head_largest < 0x1p-100f ? 0.0f : head_largest / 2688.0f, largest = largest_number(n, x);
+    const float s = g > 0.0f ? (float)rssm_ref_round((double)(largest * (1.0f / (6.0f * g))), RSSM_DTYPE_F8) : 0.0f;
+    for (int32_t i = 0; i < n; i++) {
+        const double t = s > 0.0f ? fabs((double)(x[i] * (1.0f / (s * g)))) : 0.0;
+        int32_t best = 0;
+        for (int32_t c = 1; c < 8; c++) { /* of two as near, the one with the even code */
+            const double now = fabs(t - numbers[c]), before = fabs(t - numbers[best]);
+            best = now < before || (now == before && c % 2 == 0) ? c : best;
+        }
+        rounded[i] = isnan(largest) ? (double)NAN : copysign(numbers[best] * (double)s * (double)g, (double)x[i]);
+    }
+}
+
 double rssm_ref_sigmoid(double x) {
     if (x >= 0.0) {
         return 1.0 / (1.0 + exp(-x));

@@ -166,7 +166,16 @@ static void hostile_desc(uint64_t isa) {
                  {{.checkpoint_dtype = RSSM_DTYPE_F16, .method = RSSM_METHOD_AUTO}, "checkpoint_dtype"},
                  {{.checkpoint_dtype = -3}, "checkpoint_dtype"},
                  {{.checkpoint_rounding = RSSM_ROUND_STOCHASTIC}, "checkpoint_rounding"},
-                 {{.read_copy_dtype = RSSM_DTYPE_NVFP4}, "read_copy_dtype"},
+                 {{.read_copy_dtype = RSSM_DTYPE_F32}, "read_copy_dtype"},
+                 {{.read_copy_dtype = RSSM_DTYPE_U8}, "read_copy_dtype"},
+                 {{.read_copy_dtype = RSSM_DTYPE_F16, .method = RSSM_METHOD_AUTO}, "read_copy_dtype"},
+                 {{.read_copy_dtype = RSSM_DTYPE_INT8, .read_rank = 1}, "read_rank"},
+                 {{.read_copy_dtype = RSSM_DTYPE_NVFP4, .read_rank = RSSM_READ_RANK_MAX + 1}, "read_rank"},
+                 {{.read_copy_dtype = RSSM_DTYPE_NVFP4, .read_block = 24}, "read_block"},
+                 {{.read_copy_dtype = RSSM_DTYPE_NVFP4, .read_block = 32, .read_block_axis = 1}, "read_block"},
+                 {{.read_copy_dtype = RSSM_DTYPE_NVFP4, .read_block_axis = 2}, "read_block_axis"},
+                 {{.read_copy_dtype = RSSM_DTYPE_NVFP4, .read_scale_search = 2}, "read_scale_search"},
+                 {{.read_copy_dtype = RSSM_DTYPE_NVFP4, .read_diffusion = -1}, "read_diffusion"},
                  {{.record_gate = RSSM_RECORD_RAW_GATE}, "record_gate"},
                  {{.record_gate = 2}, "record_gate"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -13,6 +13,10 @@ void formats_expect_row(const cb_problem *problem, int32_t layer, int64_t row, u
 void formats_stored_row(const cb_box *box, int32_t layer, int32_t slot, int64_t row, double *stored);
 /* The state that reads see, [value_heads][d_v][d_k]. */
 void formats_readable(const cb_box *box, int32_t layer, int32_t slot, double *state);
+/* The read copy is what the reference makes of the stored checkpoint. nvfp4 with options: no worse than the plain format. */
+bool formats_check_copy(const cb_box *box, int32_t layer, int32_t slot);
+/* A random calibration for an nvfp4 copy, on all layers. */
+void formats_calibrate(chk_rng *rng, const cb_box *box);
 /* Exports, imports, copies and materialises a slot: equal parameters keep every bit, others round once. */
 void formats_check_moves(chk_rng *rng, const cb_box *box, int32_t slot);
 

@@ -13,7 +13,7 @@
 
 #include "formats.h"
 
-enum { PROBLEMS = 6, TOKENS = 60 };
+enum { PROBLEMS = 7, TOKENS = 60 };
 
 typedef struct variant {
     char name[64];
@@ -215,6 +215,7 @@ static void step(run *r, int32_t tokens, bool prefill) {
         expect_fold(r, boundary);
     }
     for (int32_t l = 0; l < p->desc.layers && chk_ok(); l++) {
+        formats_check_copy(r->box, l, r->slot);
         check_outputs(r, feeds[l], l, tokens, prefill);
     }
     r->pending = prefill ? 0 : tokens;
@@ -240,6 +241,9 @@ static run *make_run(chk_rng *rng, const variant *v, const cb_problem *p) {
     *plain = *p;
     plain->desc.checkpoint_dtype = RSSM_DTYPE_F32;
     plain->desc.checkpoint_rounding = RSSM_ROUND_NEAREST;
+    plain->desc.read_copy_dtype = RSSM_DTYPE_DEFAULT;
+    plain->desc.read_block_axis = plain->desc.read_block = plain->desc.read_scale_search = 0;
+    plain->desc.read_rank = plain->desc.read_diffusion = 0;
     rssm_context *context = cb_context(v->mask, 1);
     r->problem = p;
     r->rng = rng;
@@ -261,15 +265,34 @@ static run *make_run(chk_rng *rng, const variant *v, const cb_problem *p) {
     return r;
 }
 
+/* Every problem in turn has another kind of copy; nvfp4 comes twice, plain and with options. */
+static void draw_copy(chk_rng *rng, int32_t number, rssm_cache_desc *d) {
+    static const int32_t copies[] = {RSSM_DTYPE_DEFAULT, RSSM_DTYPE_NVFP4, RSSM_DTYPE_F8,  RSSM_DTYPE_INT8,
+                                     RSSM_DTYPE_F16,     RSSM_DTYPE_NVFP4, RSSM_DTYPE_BF16};
+    d->read_copy_dtype = copies[number % 7];
+    if (d->read_copy_dtype == RSSM_DTYPE_NVFP4) {
+        d->read_block_axis = chk_int(rng, 0, 1);
+        d->read_block = d->read_block_axis == RSSM_BLOCK_KEYS && chk_flip(rng, 0.4) ? 32 : 16;
+        const bool options = number % 7 == 5;
+        d->read_scale_search = options ? chk_int(rng, 0, 1) : 0;
+        d->read_rank = options ? chk_int(rng, 0, 2) : 0;
+        d->read_diffusion = options ? chk_int(rng, 0, 1) : 0;
+    }
+}
+
 static void run_problem(const variant *v, int32_t number) {
     chk_rng rng = chk_rng_make(v->name, (uint64_t)number);
-    cb_problem *drawn = cb_problem_draw(&rng, v->kind, v->io_dtype, number % 6 == 5 ? 20000 : 1500);
+    cb_problem *drawn = cb_problem_draw(&rng, v->kind, v->io_dtype, number % 7 == 5 ? 20000 : 1500);
     drawn->desc.checkpoint_dtype = v->checkpoint;
     drawn->desc.checkpoint_rounding = v->rounding;
     drawn->desc.seed = chk_u64(&rng);
     drawn->desc.first_layer = chk_int(&rng, 0, 5);
+    draw_copy(&rng, number, &drawn->desc);
     chk_params("problem=%d %s", number, cb_problem_text(drawn));
     run *r = make_run(&rng, v, drawn);
+    if (drawn->desc.read_diffusion || (drawn->desc.read_copy_dtype == RSSM_DTYPE_NVFP4 && chk_flip(&rng, 0.3))) {
+        formats_calibrate(&(chk_rng){1}, r->box);
+    }
     for (int32_t n = 0; n < 30 && chk_ok(); n++) {
         const int32_t roll = chk_int(&rng, 0, 99);
         if (roll < 8) {
@@ -282,7 +305,7 @@ static void run_problem(const variant *v, int32_t number) {
     }
     rssm_cache_info info = {.struct_size = sizeof info};
     cb_ok(r->box, rssm_cache_status(r->box->cache, &info), "status");
-    if (chk_ok() && info.flushes != r->flushes * drawn->desc.layers) {
+    if (chk_ok() && v->checkpoint != RSSM_DTYPE_F32 && info.flushes != r->flushes * drawn->desc.layers) {
         chk_fail("%lld roundings were counted and %lld flushes made", (long long)info.flushes,
                  (long long)(r->flushes * drawn->desc.layers));
     }
@@ -304,16 +327,21 @@ static void run_variant(void *arg) {
 
 int main(int argc, char **argv) {
     static const char *const kinds[] = {"mamba2", "gdn", "kda"};
-    static const int32_t checkpoints[] = {RSSM_DTYPE_F16, RSSM_DTYPE_BF16, RSSM_DTYPE_F8};
+    static const struct {
+        int32_t checkpoint, rounding;
+    } formats[] = {{RSSM_DTYPE_F32, 0},  {RSSM_DTYPE_F16, 0}, {RSSM_DTYPE_F16, 1}, {RSSM_DTYPE_BF16, 0},
+                   {RSSM_DTYPE_BF16, 1}, {RSSM_DTYPE_F8, 0},  {RSSM_DTYPE_F8, 1}};
+    enum { FORMATS = sizeof formats / sizeof formats[0] };
     chk_start(argc, argv);
     const cb_isa *isas;
     const int32_t isa_count = cb_isas(&isas);
-    for (int32_t i = 0; i < isa_count * 3 * 3 * 2; i++) {
-        const cb_isa *isa = &isas[i / 18];
-        variant v = {.mask = isa->mask, .kind = RSSM_MAMBA2 + i / 6 % 3, .rounding = i % 2};
-        v.checkpoint = checkpoints[i / 2 % 3];
-        v.io_dtype = i % 4 < 2 ? RSSM_DTYPE_F32 : RSSM_DTYPE_BF16;
-        snprintf(v.name, sizeof v.name, "%s/%s/%s/%s", kinds[i / 6 % 3], rssm_dtype_name(v.checkpoint),
+    for (int32_t i = 0; i < isa_count * 3 * FORMATS; i++) {
+        const cb_isa *isa = &isas[i / (3 * FORMATS)];
+        variant v = {.mask = isa->mask, .kind = RSSM_MAMBA2 + i / FORMATS % 3};
+        v.checkpoint = formats[i % FORMATS].checkpoint;
+        v.rounding = formats[i % FORMATS].rounding;
+        v.io_dtype = i % 2 ? RSSM_DTYPE_F32 : RSSM_DTYPE_BF16;
+        snprintf(v.name, sizeof v.name, "%s/%s/%s/%s", kinds[i / FORMATS % 3], rssm_dtype_name(v.checkpoint),
                  v.rounding ? "stochastic" : "nearest", isa->name);
         if (chk_opts()->isa == NULL || strcmp(chk_opts()->isa, isa->name) == 0) {
             chk_case(v.name, run_variant, &v);
