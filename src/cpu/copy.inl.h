@@ -55,6 +55,7 @@ static void copy_row(const rssm_geometry *geo, const rssm_state *state, int64_t 
 static float plain_dot(const float *x, const float *y, int32_t padded) {
     float sum[16] = {0};
     for (int32_t c = 0; c < padded; c += 16) {
+        RSSM_LANES
         for (int l = 0; l < 16; l++) {
             sum[l] += x[c + l] * y[c + l];
         }
@@ -145,12 +146,14 @@ static void take_rank(const rssm_geometry *geo, float *X, float largest, uint8_t
 /* What one of 16 lanes, each a block of n numbers lying ld apart, loses by the scale s: sum of w (x - s e2m1(x / s))^2. */
 static void lane_errors(const float *x, int64_t ld, int32_t n, const float *w, const float *s, float *e) {
     float inverse[16];
+    RSSM_LANES
     for (int l = 0; l < 16; l++) {
         inverse[l] = 1.0f / s[l];
         e[l] = 0.0f;
     }
     for (int32_t i = 0; i < n; i++, x += ld) {
         const float weight = w != NULL ? w[i] : 1.0f;
+        RSSM_LANES
         for (int l = 0; l < 16; l++) {
             const float off = x[l] - rssm_f32_of_e2m1(rssm_e2m1_of_f32(x[l] * inverse[l])) * s[l];
             e[l] += weight * (off * off);
@@ -160,30 +163,39 @@ static void lane_errors(const float *x, int64_t ld, int32_t n, const float *w, c
 
 /* E4M3 scales, in units of g, of 16 blocks of n numbers. From the largest; or, searching, the one of the codes around it
    (0.7 to 1.5 times) that loses least. */
-static void lane_scales(int search, const float *x, int64_t ld, int32_t n, const float *w, float g, uint8_t *code) {
+static void lane_scales(int search, const float *restrict x, int64_t ld, int32_t n, const float *w, float g, uint8_t *to) {
     float largest[16] = {0}, least[16], e[16], s[16];
+    uint32_t first[16], code[16], candidate[16];
     for (int32_t i = 0; i < n; i++) {
+        RSSM_LANES
         for (int l = 0; l < 16; l++) {
             const float a = rssm_f32_of_bits(rssm_bits_of_f32(x[i * ld + l]) & 0x7fffffffu);
             largest[l] = a > largest[l] ? a : largest[l];
         }
     }
     const float inverse = g > 0.0f ? 1.0f / (6.0f * g) : 0.0f;
-    uint8_t first[16];
+    RSSM_LANES
     for (int l = 0; l < 16; l++) {
         code[l] = first[l] = rssm_e4m3_of_f32(largest[l] * inverse);
+        least[l] = 0x1p127f;
     }
-    for (int step = -3; search && step <= 4; step++) {
+    for (int32_t step = -3; search && step <= 4; step++) {
+        RSSM_LANES
         for (int l = 0; l < 16; l++) {
-            const int c = first[l] + step;
-            s[l] = rssm_f32_of_e4m3((uint8_t)(c < 1 ? 1 : c > 0x7e ? 0x7e : c)) * g;
+            const int32_t c = (int32_t)first[l] + step, low = c < 1 ? 1 : c;
+            candidate[l] = (uint32_t)(low > 0x7e ? 0x7e : low);
+            s[l] = rssm_f32_of_e4m3((uint8_t)candidate[l]) * g;
         }
         lane_errors(x, ld, n, w, s, e);
+        RSSM_LANES
         for (int l = 0; l < 16; l++) {
-            const int c = first[l] + step, better = step == -3 || e[l] < least[l];
-            code[l] = (uint8_t)(first[l] == 0 ? 0 : !better ? code[l] : c < 1 ? 1 : c > 0x7e ? 0x7e : c);
+            const uint32_t better = e[l] < least[l];
+            code[l] = better ? candidate[l] : code[l];
             least[l] = better ? e[l] : least[l];
         }
+    }
+    for (int l = 0; l < 16; l++) {
+        to[l] = (uint8_t)(first[l] == 0 ? 0 : code[l]);
     }
 }
 
@@ -211,6 +223,7 @@ static void scales_along_keys(const rssm_geometry *geo, const float *weight, con
             scales[l * blocks + b] = code[l];
         }
         for (int32_t c = b * width; c < b * width + n; c++) {
+            RSSM_LANES
             for (int l = 0; l < 16; l++) {
                 t->scale[c * 16 + l] = code[l] == 0x7f ? 0.0f : rssm_f32_of_e4m3(code[l]) * g;
             }
@@ -240,28 +253,32 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
     const int32_t padded = geo->padded_k, rank = geo->formats.diffusion ? cal->directions : 0;
     float s[RSSM_DIRECTIONS_MAX][16] = {{0}};
     for (int32_t c = 0; c < padded; c++) {
-        const float *scale = t->scale + (int64_t)c * 16;
-        float wish[16], x[16];
+        const float *restrict scale = t->scale + (int64_t)c * 16, *restrict from = t->x + (int64_t)c * 16;
+        uint8_t *restrict codes = t->codes + (int64_t)c * 16;
+        float wish[16], off[16];
+        RSSM_LANES
         for (int l = 0; l < 16; l++) {
-            x[l] = t->x[c * 16 + l];
-            wish[l] = x[l];
+            wish[l] = from[l];
         }
         for (int32_t r = 0; r < rank; r++) {
             const float pull = cal->pull[((int64_t)hv * rank + r) * padded + c];
+            RSSM_LANES
             for (int l = 0; l < 16; l++) {
                 wish[l] -= pull * s[r][l];
             }
         }
+        RSSM_LANES
         for (int l = 0; l < 16; l++) {
             const float inverse = scale[l] > 0.0f ? 1.0f / scale[l] : 0.0f;
             const uint32_t code = rssm_e2m1_of_f32(wish[l] * inverse);
-            t->codes[(int64_t)c * 16 + l] = (uint8_t)code;
-            x[l] = rssm_f32_of_e2m1(code) * scale[l] - x[l];
+            codes[l] = (uint8_t)code;
+            off[l] = rssm_f32_of_e2m1(code) * scale[l] - from[l];
         }
         for (int32_t r = 0; r < rank; r++) {
             const float v = cal->spread[((int64_t)hv * rank + r) * padded + c];
+            RSSM_LANES
             for (int l = 0; l < 16; l++) {
-                s[r][l] += v * x[l];
+                s[r][l] += v * off[l];
             }
         }
     }

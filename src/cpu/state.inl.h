@@ -92,6 +92,7 @@ static void load_rows(const rssm_geometry *geo, const rssm_state *state, int32_t
 static void draw_row(const rssm_stream *stream, uint32_t row, int32_t d_k, uint16_t *bits) {
     for (int32_t first = 0; first < d_k; first += 128) {
         uint32_t x[4][16];
+        RSSM_LANES
         for (uint32_t lane = 0; lane < 16; lane++) {
             const rssm_philox c = rssm_stream_call(*stream, row, (uint32_t)first / 128, lane);
             x[0][lane] = c.x[0];
@@ -100,6 +101,7 @@ static void draw_row(const rssm_stream *stream, uint32_t row, int32_t d_k, uint1
             x[3][lane] = c.x[3];
         }
         for (int b = 0; b < 8; b++) {
+            RSSM_LANES
             for (int lane = 0; lane < 16; lane++) {
                 bits[first + 16 * b + lane] = (uint16_t)(x[b >> 1][lane] >> (16 * (b & 1)));
             }

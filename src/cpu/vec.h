@@ -52,6 +52,9 @@
 #define RSSM_UNROLL
 #endif
 
+/* Before a loop over 16 lanes in plain C: kept as a loop it becomes vector code, unrolled it does not. */
+#define RSSM_LANES _Pragma("GCC unroll 1")
+
 #define RSSM_CONCAT3_(a, b, c) a##b##c
 #define RSSM_CONCAT3(a, b, c) RSSM_CONCAT3_(a, b, c)
 /* The name of a function of this variant: RSSM_NAME(rssm_decode) -> rssm_decode_avx512. */
