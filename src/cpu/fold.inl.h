@@ -9,7 +9,8 @@
 
 RSSM_INLINE void fold_tiles(const rssm_geometry *geo, const rssm_stream *stream, const rssm_state *state, int32_t hv,
                             const window *w, int nb, int vector_decay, float *rows) {
-    tile t = {.next = 0};
+    tile t;
+    ahead nothing = {0};
     for (int32_t first = 0; first < geo->d_v; first += 16) {
         t.lanes = geo->d_v - first < 16 ? geo->d_v - first : 16;
         for (int32_t i = 0; i < t.lanes; i++) {
@@ -18,9 +19,9 @@ RSSM_INLINE void fold_tiles(const rssm_geometry *geo, const rssm_stream *stream,
         }
         load_rows(geo, state, hv, first, t.lanes, rows, geo->padded_k);
         if (w->delta) {
-            fold_delta(&t, nb, 16, vector_decay, w);
+            fold_delta(&t, nb, 16, vector_decay, w, &nothing);
         } else {
-            fold_plain(&t, nb, 16, vector_decay, w);
+            fold_plain(&t, nb, 16, vector_decay, w, &nothing);
         }
         store_rows(geo, stream, state, hv, first, t.lanes, rows, geo->padded_k);
     }
@@ -49,10 +50,12 @@ static window next_piece(const rssm_geometry *geo, const rssm_state *state, wind
 static void fold_checkpoint(const rssm_geometry *geo, const rssm_constants *constants, const rssm_state *state, int32_t hv,
                       const window *w, float *scratch) {
     if (geo->formats.checkpoint == RSSM_DTYPE_F32) {
+        ahead nothing = {0};
         run_head(&(head_job){.state = (float *)(void *)checkpoint_row(geo, state, hv, 0),
                              .d_k = geo->d_k,
                              .d_v = geo->d_v,
-                             .fold = w});
+                             .fold = w,
+                             .next = &nothing});
         return;
     }
     float *rows = scratch + geo->scratch.tile;
