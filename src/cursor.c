@@ -10,6 +10,14 @@ int64_t rssm_boundary(int64_t n, uint64_t id, int32_t window) {
     return n - (past < 0 ? past + window : past);
 }
 
+int32_t rssm_boundaries(int64_t from, int64_t to, uint64_t id, int32_t window) {
+    int32_t count = 0;
+    for (int64_t at = from; at < to; at = rssm_next_boundary(at, id, window)) {
+        count++;
+    }
+    return count;
+}
+
 static void identity(uint8_t *map, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         map[i] = (uint8_t)i;
@@ -60,8 +68,22 @@ static void close_step(rssm_cursor *cursor) {
     cursor->prefill = 0;
 }
 
-void rssm_cursor_commit(rssm_cursor *cursor, const rssm_rows *rows, int32_t count) {
+/* Moves the entries that a path names to the front. Paths ascend, so no entry that is still to be moved has
+ * moved. */
+static void pull(uint8_t *map, const int32_t *path, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        uint8_t row = map[path[i]];
+        memmove(map + i + 1, map + i, (size_t)(path[i] - i));
+        map[i] = row;
+    }
+}
+
+void rssm_cursor_commit(rssm_cursor *cursor, const rssm_rows *rows, int32_t count, const int32_t *path) {
     assert(cursor->step == RSSM_STEP_DECODE ? count <= cursor->pending : count == 0);
+    if (path != NULL) {
+        pull(cursor->row_map + cursor->history, path, count);
+        pull(cursor->conv_map + cursor->held, path, rows->conv > 0 ? count : 0);
+    }
     cursor->position += count;
     cursor->history += count;
     assert(cursor->history <= rows->records);
@@ -95,6 +117,18 @@ void rssm_cursor_open(rssm_cursor *cursor, int32_t step, int32_t tokens, int64_t
     cursor->pending = tokens;
     cursor->target = target;
     cursor->serial = serial;
+    for (int32_t t = 0; t < RSSM_STEP_TOKENS_MAX; t++) {
+        cursor->parents[t] = (int8_t)(t - 1);
+    }
+}
+
+bool rssm_cursor_chain(const rssm_cursor *cursor) {
+    for (int32_t t = 0; cursor->step == RSSM_STEP_DECODE && t < cursor->pending; t++) {
+        if (cursor->parents[t] != t - 1) {
+            return false;
+        }
+    }
+    return true;
 }
 
 void rssm_cursor_rollback(rssm_cursor *cursor, int64_t position) {

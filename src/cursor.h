@@ -10,8 +10,8 @@
  *      row_map:   [ history, oldest .. newest | pending | free ........ ]
  *      position of entry i:   position - history + i
  *
- * Appending takes the first free entries, committing moves the border between pending and history, rejecting does
- * nothing, and retiring folded records rotates them to the end of the free entries. So nothing is ever copied, and a
+ * Appending takes the first free entries, committing moves the border between pending and history (after moving the
+ * entries of the path that stays to the front, if the step was a tree), rejecting does nothing, and retiring folded records rotates them to the end of the free entries. So nothing is ever copied, and a
  * step's appends never take a row that the same step still reads: rows that a step folds are retired only by the
  * next one. Two steps' worth of tokens beyond a window is therefore exactly enough: when a step begins, history is at
  * most L - 1 + T_max (a window's remainder and the tokens just committed), and it appends at most T_max.
@@ -63,6 +63,7 @@ typedef struct rssm_cursor {
     int32_t prefill;   /* the open step is a piece of a prompt */
     uint8_t row_map[RSSM_ROWS_MAX + 1];
     uint8_t conv_map[RSSM_CONV_ROWS_MAX + 4];
+    int8_t parents[RSSM_STEP_TOKENS_MAX]; /* of a decode step's tokens: the token before on the path; -1: history */
 } rssm_cursor;
 
 /* What a layer remembers of a slot. */
@@ -78,6 +79,14 @@ typedef struct rssm_layer_cursor {
    phase reach below zero, where no position is. */
 int64_t rssm_boundary(int64_t n, uint64_t id, int32_t window);
 
+/* The first boundary after n. A narrow checkpoint is rounded at each one that it passes, so that what it holds at a
+   boundary does not depend on how many tokens the steps before committed. */
+static inline int64_t rssm_next_boundary(int64_t n, uint64_t id, int32_t window) {
+    return rssm_boundary(n, id, window) + window;
+}
+/* How often a checkpoint is rounded on its way. */
+int32_t rssm_boundaries(int64_t from, int64_t to, uint64_t id, int32_t window);
+
 /* A ready slot at a position, with no history and w - 1 convolution rows in rows 0..w-2. */
 void rssm_cursor_start(rssm_cursor *cursor, const rssm_rows *rows, uint64_t id, int64_t position);
 /* Position of the oldest record in the map. */
@@ -86,12 +95,15 @@ static inline int64_t rssm_cursor_base(const rssm_cursor *cursor) {
 }
 /* Forgets the records before `position`; every layer's checkpoint must have reached it. */
 void rssm_cursor_retire(rssm_cursor *cursor, const rssm_rows *rows, int64_t position);
-/* Ends a decode step, keeping its first `count` tokens. */
-void rssm_cursor_commit(rssm_cursor *cursor, const rssm_rows *rows, int32_t count);
+/* Ends a decode step, keeping `count` of its tokens: those of a path, ascending, or the first ones (NULL). */
+void rssm_cursor_commit(rssm_cursor *cursor, const rssm_rows *rows, int32_t count, const int32_t *path);
 /* Ends a step whose layers took all tokens into their checkpoints; a prompt's convolution rows lie in rows 0, 1, ... */
 void rssm_cursor_commit_whole(rssm_cursor *cursor, const rssm_rows *rows);
-/* Opens a decode step of `tokens`: their rows are the map's entries from `history` and `held` on. */
+/* Opens a step of `tokens`: their rows are the map's entries from `history` and `held` on. A decode step is a chain
+   until its parents are set. */
 void rssm_cursor_open(rssm_cursor *cursor, int32_t step, int32_t tokens, int64_t target, uint64_t serial);
+/* Whether each of the open decode step's tokens follows the one before. */
+bool rssm_cursor_chain(const rssm_cursor *cursor);
 /* Back to a committed position >= base; drops pending tokens. */
 void rssm_cursor_rollback(rssm_cursor *cursor, int64_t position);
 /* Convolution rows that a prompt of `tokens` leaves, oldest first in rows 0, 1, ... */

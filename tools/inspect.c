@@ -123,7 +123,7 @@ static void print_survey(const rse_survey *s, const char *path, const rse_error 
 }
 
 static rse_status inspect(const settings *set, workspace *work, rse_error *err) {
-    rse_status status = workspace_open(set, (int32_t)set->batch, work, err);
+    rse_status status = workspace_open(set, (int32_t)set->batch, 1, work, err);
     if (status != RSE_OK) {
         rse_survey survey;
         rse_error unreadable;

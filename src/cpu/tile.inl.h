@@ -26,7 +26,14 @@ typedef struct window {
     const float *alpha; /* [n] or [n][padded_k] */
     const float *beta;  /* [n] */
     const void *const *value; /* [n] -> [d_v], io format */
+    int32_t draft;            /* the first record of the open step, where parents are given */
+    const int8_t *parents;    /* of the records from there on, as in rssm_row; NULL: a chain */
 } window;
+
+/* The record before record j on its path; below 0: the checkpoint. */
+RSSM_INLINE int32_t record_before(const window *w, int32_t j) {
+    return w->parents != NULL && j >= w->draft ? w->draft + w->parents[j - w->draft] : j - 1;
+}
 
 RSSM_INLINE v16 alpha_of(const window *w, int vector_decay, int32_t j, int b) {
     return vector_decay ? v16_load(w->alpha + (int64_t)j * w->padded_k + 16 * b) : v16_set1(w->alpha[j]);
@@ -251,7 +258,7 @@ typedef struct head_job {
     const float *r; /* [queries][padded_k] */
     const float *c; /* [queries][ld_c]: coefficient of each record of eval */
     int32_t ld_c;
-    int32_t newest; /* query q sees the records 0 .. newest + q of eval; -1 - q: none */
+    int32_t newest; /* query q sees record newest + q of eval and those before it; -1 - q: none */
     float *y;       /* [queries][padded_v] */
     int32_t padded_v;
     ahead *next;
@@ -312,7 +319,7 @@ static void add_values(const head_job *job) {
         for (int32_t row = 0; row < job->d_v; row += 16) {
             int rows = job->d_v - row < 16 ? job->d_v - row : 16;
             v16 sum = v16_zero();
-            for (int32_t j = job->newest + q; j >= 0; j--) {
+            for (int32_t j = job->newest + q; j >= 0; j = record_before(job->eval, j)) {
                 sum = v16_fma(v16_set1(c[j]), load_io(job->eval->value[j], row, job->eval->bf16, rows), sum);
             }
             v16_store(y + row, v16_add(sum, v16_load(y + row)));

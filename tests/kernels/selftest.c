@@ -113,6 +113,12 @@ static void crashes(UNIT) {
     raise(SIGSEGV);
 }
 
+static void takes_trees_for_chains(UNIT) {
+    rssm_row chain = *row;
+    chain.parents = NULL;
+    real->decode_unit(call, &chain, unit, scratch);
+}
+
 static void skips_padding(UNIT) {
     if (row->cursor) {
         real->decode_unit(call, row, unit, scratch);
@@ -135,7 +141,7 @@ static void depends_on_the_place(UNIT) {
 static void folds_inexactly(UNIT) {
     real->decode_unit(call, row, unit, scratch);
     if (row->fold > 1) {
-        float *element = row->checkpoint +
+        float *element = (float *)(void *)row->state.checkpoint +
                          (int64_t)head_of(call->geometry, unit, 0) * call->geometry->d_v * call->geometry->d_k;
         *element = rssm_f32_of_bits(rssm_bits_of_f32(*element) ^ 1u);
     }
@@ -153,7 +159,7 @@ static void writes_behind_the_checkpoint(UNIT) {
     real->decode_unit(call, row, unit, scratch);
     if (row->cursor) {
         const rssm_geometry *geo = call->geometry;
-        char *end = (char *)(row->checkpoint + (int64_t)geo->value_heads * geo->d_v * geo->d_k);
+        char *end = row->state.checkpoint + 4 * (int64_t)geo->value_heads * geo->d_v * geo->d_k;
         end[15] ^= 1;
     }
 }
@@ -273,6 +279,7 @@ static const fault faults[] = {
     {"folds_twice", folds_twice, NULL, false, {"output of sequence", "checkpoint"}},
     {"errs_a_little", errs_a_little, NULL, false, {"output of sequence"}},
     {"crashes", crashes, NULL, true, {NULL}},
+    {"takes_trees_for_chains", takes_trees_for_chains, NULL, false, {"output of sequence"}},
     {"skips_padding", skips_padding, NULL, false, {"in its output, not 0", again}},
     {"depends_on_the_place", depends_on_the_place, NULL, false, {"in another place", "output of sequence"}},
     {"folds_inexactly", folds_inexactly, NULL, false, {"checkpoint and conventional state"}},

@@ -16,6 +16,9 @@ typedef struct script_round {
     int32_t accepted; /* committed by the sequence's next round; all of a prompt's */
     bool prefill;
     uint64_t seed;
+    int32_t node[RSSM_STEP_TOKENS_MAX];    /* of decode: what tells its tokens apart under the seed */
+    int32_t parents[RSSM_STEP_TOKENS_MAX]; /* of decode */
+    int32_t path[RSSM_STEP_TOKENS_MAX];    /* [accepted] of decode */
 } script_round;
 
 typedef struct script {

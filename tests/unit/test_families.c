@@ -137,8 +137,8 @@ static void check_sessions(const char *family) {
     rse_session_tail tail = {0};
     OK(rse_session_load(c, path, &tail, &err));
     free(tail.ids);
-    rse_row rows[2] = {{b, g.tokens + 21, 1, RSE_ACCEPT_ALL, false, 1},
-                       {c, g.tokens + 21, 1, RSE_ACCEPT_ALL, false, 1}};
+    rse_row rows[2] = {{b, g.tokens + 21, 1, RSE_ACCEPT_ALL, false, 1, NULL},
+                       {c, g.tokens + 21, 1, RSE_ACCEPT_ALL, false, 1, NULL}};
     OK(rse_engine_step(engine, rows, 2, logits + 2 * vocab, NULL, &err));
     assert_memory_equal(plain, logits + 2 * vocab, (size_t)vocab * sizeof *logits);
     assert_memory_equal(plain, logits + 3 * vocab, (size_t)vocab * sizeof *logits);
