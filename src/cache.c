@@ -258,6 +258,7 @@ void rssm_cache_destroy(rssm_cache *cache) {
         free(cache->constants[i].memory);
     }
     free(cache->scratch);
+    free(cache->shares);
     free(cache->memory);
     free(cache->marks);
     free(cache->constants);
@@ -271,13 +272,18 @@ rssm_status rssm_cache_prepare(rssm_cache *cache, int32_t rows, int32_t parts) {
     if (parts > cache->scratch_parts) {
         size_t bytes = (size_t)parts * cache->geometry.scratch.total * sizeof(float);
         float *grown = aligned_alloc(SCRATCH_ALIGNMENT, (bytes + SCRATCH_ALIGNMENT - 1) & ~(size_t)(SCRATCH_ALIGNMENT - 1));
-        if (grown == NULL) {
+        rssm_share *shares = aligned_alloc(_Alignof(rssm_share), (size_t)parts * sizeof *shares);
+        if (grown == NULL || shares == NULL) {
+            free(grown);
+            free(shares);
             return rssm_fail(cache->context, RSSM_ERROR_MEMORY, "no memory for the scratch of %d parts, %zu bytes",
                              (int)parts, bytes);
         }
         memset(grown, 0, bytes); /* lanes of padding are computed with and thrown away: keep them finite */
         free(cache->scratch);
+        free(cache->shares);
         cache->scratch = grown;
+        cache->shares = shares;
         cache->scratch_parts = parts;
     }
     return RSSM_OK;

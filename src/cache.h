@@ -17,6 +17,12 @@ typedef struct rssm_part {
     int64_t stride; /* bytes */
 } rssm_part;
 
+/* Units of a call that one of its pieces starts with; pieces that are done take from the others' shares. */
+typedef struct rssm_share {
+    _Alignas(64) _Atomic int64_t next;
+    int64_t end;
+} rssm_share;
+
 struct rssm_cache {
     rssm_context *context;
     rssm_cache_desc desc; /* defaults filled in; desc.spec points at spec */
@@ -30,7 +36,8 @@ struct rssm_cache {
     uint32_t mark;
     bool sealed; /* parts have been checked against each other since they last changed */
 
-    float *scratch; /* [parts] of geometry.scratch.total floats */
+    float *scratch;     /* [parts] of geometry.scratch.total floats */
+    rssm_share *shares; /* [parts] of the running call */
     int32_t scratch_parts;
     uint64_t serial; /* of the last step */
 
