@@ -18,6 +18,7 @@ typedef struct settings {
     int64_t window;
     int32_t device;
     int32_t io; /* RSSM_DTYPE_* */
+    int32_t checkpoint, rounding, read_copy; /* RSSM_DTYPE_*, RSSM_ROUND_*, RSSM_DTYPE_* */
     int64_t threads;
     bool check;
     bool verbose;
