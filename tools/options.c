@@ -149,6 +149,14 @@ static int set_option(const command_spec *spec, const option_row *row, const cha
     case OPTION_TEXT:
         *(const char **)at = text;
         return 0;
+    case OPTION_TEXTS: {
+        text_list *list = at;
+        if (list->count == TEXT_LIST_MAX) {
+            return mistake(spec, "--%s is given more than %d times", row->name, TEXT_LIST_MAX);
+        }
+        list->at[list->count++] = text;
+        return 0;
+    }
     case OPTION_CHOICE:
         return set_choice(spec, row, text, at);
     case OPTION_WHOLE:
