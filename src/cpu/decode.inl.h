@@ -136,21 +136,38 @@ static window seen_window(const span *s, window all) {
 
 /* ---- Walking the queries back ------------------------------------------------------------------------- */
 
-/* r = q; from the newest record the query sees to the oldest: c = beta (k . r), r = alpha (r - delta c k). */
-static void walk_vector(const window *w, const float *q, int32_t newest, float *r, float *c, ahead *next) {
+/* One record of a query's walk: c = beta (k . r), r = alpha (r - delta c k). */
+static inline void walk_record(const window *w, int32_t j, float *r, float *c) {
     const int padded = w->padded_k;
-    memcpy(r, q, (size_t)padded * sizeof(float));
-    for (int32_t j = newest; j >= 0; j = record_before(w, j)) {
-        const float *key = w->key + (int64_t)j * padded;
-        ask_row(next, padded / 16);
-        c[j] = w->beta[j] * dot_padded(key, r, padded);
-        v16 minus = v16_set1(w->delta ? -c[j] : 0.0f);
-        for (int b = 0; b < padded / 16; b++) {
-            v16 x = v16_load(r + 16 * b);
-            if (w->delta) {
-                x = v16_fma(minus, v16_load(key + 16 * b), x);
-            }
-            v16_store(r + 16 * b, v16_mul(alpha_of(w, w->vector_decay, j, b), x));
+    const float *key = w->key + (int64_t)j * padded;
+    c[j] = w->beta[j] * dot_padded(key, r, padded);
+    v16 minus = v16_set1(w->delta ? -c[j] : 0.0f);
+    for (int b = 0; b < padded / 16; b++) {
+        v16 x = v16_load(r + 16 * b);
+        if (w->delta) {
+            x = v16_fma(minus, v16_load(key + 16 * b), x);
+        }
+        v16_store(r + 16 * b, v16_mul(alpha_of(w, w->vector_decay, j, b), x));
+    }
+}
+
+/* r = q for every query; then from the newest record it sees to the oldest. First each its own path through the step's
+   tokens, which begin at record `draft`, then all of them the history, record by record: a walk waits for itself, so the
+   core takes several at once. */
+static void walk_vector(const window *w, int32_t queries, int32_t draft, const float *q, float *r, float *c, int32_t ld,
+                        ahead *next) {
+    const int padded = w->padded_k;
+    memcpy(r, q, (size_t)queries * (size_t)padded * sizeof(float));
+    for (int32_t t = 0; t < queries; t++) {
+        for (int32_t j = draft + t; j >= draft && j >= 0; j = record_before(w, j)) {
+            ask_row(next, padded / 16);
+            walk_record(w, j, r + (int64_t)t * padded, c + (int64_t)t * ld);
+        }
+    }
+    for (int32_t j = draft - 1; j >= 0; j--) {
+        for (int32_t t = 0; t < queries; t++) {
+            ask_row(next, padded / 16);
+            walk_record(w, j, r + (int64_t)t * padded, c + (int64_t)t * ld);
         }
     }
 }
@@ -223,14 +240,12 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
     window fold = all, eval = seen_window(s, all);
     fold.n = row->fold;
     int32_t newest = eval.n - s->n; /* of query 0; the conventional method leaves none: -1 */
-    for (int32_t t = 0; t < s->n; t++) {
-        float *rt = r + (int64_t)t * geo->padded_k, *ct = c + (int64_t)t * ld;
-        const float *qt = q + (int64_t)t * geo->padded_k;
-        if (geo->delta || geo->vector_decay) {
-            walk_vector(&eval, qt, newest + t, rt, ct, next);
-        } else {
-            walk_scalar(&eval, qt, gram + (int64_t)t * ld, newest + t, rt, ct);
-        }
+    if (geo->delta || geo->vector_decay) {
+        walk_vector(&eval, s->n, newest, q, r, c, ld, next);
+    }
+    for (int32_t t = 0; t < s->n && !geo->delta && !geo->vector_decay; t++) {
+        walk_scalar(&eval, q + (int64_t)t * geo->padded_k, gram + (int64_t)t * ld, newest + t,
+                    r + (int64_t)t * geo->padded_k, c + (int64_t)t * ld);
     }
     head_job job = {.state = (float *)(void *)checkpoint_row(geo, &row->state, hv, 0),
                     .d_k = geo->d_k,
