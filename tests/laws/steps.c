@@ -4,6 +4,7 @@
  * decode rows and pieces of prompts together, accept counts of any size, layers in any order, repeated, skipped
  * or torn.
  */
+#include "gpu/on_device.h"
 #include "laws/world.h"
 
 #include <math.h>
@@ -172,6 +173,12 @@ static int32_t settle_failures(world *w, world_batch *b, bool counts) {
         }
         b->owner[r] = -1; /* leave this one for another time */
         b->slots[r * (b->desc.slots_stride ? b->desc.slots_stride : 1)] = -1;
+    }
+    for (int32_t r = 0; CB_DEVICE && failing >= 0 && r < b->rows; r++) { /* a device opens the rows that do not fail */
+        if (b->owner[r] != failing) {
+            b->owner[r] = -1;
+            b->slots[r * (b->desc.slots_stride ? b->desc.slots_stride : 1)] = -1;
+        }
     }
     return failing;
 }
@@ -379,7 +386,7 @@ static void run_layer(world *w, world_batch *b, int32_t layer) {
         run_broken(w, b, layer, feed);
     }
     if (b->any_decode && chk_flip(w->rng, 0.01)) {
-        run_torn(w, b, layer, feed);
+        CB_DEVICE ? run_broken(w, b, layer, feed) : run_torn(w, b, layer, feed); /* parts are the CPU's */
         return;
     }
     bool prefill_first = chk_flip(w->rng, 0.5);

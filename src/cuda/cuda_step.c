@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Model steps on the device: scratch, and what the launches of begin and of a layer are given. */
+#include "cuda/cuda_host.h"
+
+/* ---- Working memory ----------------------------------------------------------------------------------- */
+
+static int32_t take(int32_t *total, int32_t floats) {
+    int32_t at = *total;
+    *total += (floats + 3) & ~3;
+    return at;
+}
+
+rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice) {
+    rssm_cuda_layout l = {.width = (g->d_k + 31) / 32 * 32, .records = records, .tokens = tokens, .slice = slice};
+    l.key = take(&l.total, records * l.width);
+    l.alpha = take(&l.total, g->vector_decay ? records * l.width : records);
+    l.beta = take(&l.total, records);
+    l.value = take(&l.total, records * slice);
+    l.query = take(&l.total, tokens * l.width);
+    l.coefficient = take(&l.total, tokens * records);
+    l.y = take(&l.total, tokens * slice);
+    return l;
+}
+
+int32_t rssm_cuda_scan_slice(const rssm_geometry *g) {
+    int32_t rows = g->d_k == 128 ? 128 : g->d_k == 64 ? 256 : 64; /* what 256 threads hold in registers */
+    return g->d_v < rows ? g->d_v : rows;
+}
+
+bool rssm_cuda_spills(const rssm_cache *cache, const rssm_cuda_layout *layout) {
+    return layout->total * (int64_t)sizeof(float) > rssm_cuda_of(cache)->shared_bytes;
+}
+
+/* A step's working memory and slices. Whole steps (prefill, conventional) run as a scan. */
+static void shape_step(const rssm_cache *cache, bool whole, bool prefill, rssm_cuda_step *step) {
+    const rssm_geometry *g = &cache->geometry;
+    const int32_t slice = whole ? rssm_cuda_scan_slice(g) : g->d_v;
+    const int32_t tokens = prefill ? RSSM_CUDA_SCAN_TOKENS : g->step_tokens;
+    const int32_t records = whole && g->rows.records < tokens ? tokens : g->rows.records;
+    step->slices = (g->d_v + slice - 1) / slice;
+    step->layout = rssm_cuda_layout_of(g, records, tokens, slice);
+}
+
+/* Blocks of the launch share a norm, so that it takes a launch of its own. */
+static bool shares_norm(const rssm_geometry *g, int32_t slices) {
+    return g->out_norm == RSSM_OUT_NORM_GROUP || (slices > 1 && g->out_norm != RSSM_OUT_NORM_NONE);
+}
+
+static rssm_status grow(rssm_cache *cache, float **memory, int64_t floats, const char *what) {
+    float *grown = NULL;
+    if (floats == 0) {
+        return RSSM_OK;
+    }
+    RSSM_CUDA_TRY(cache->context, cudaMalloc((void **)&grown, (size_t)floats * sizeof *grown), what);
+    (void)cudaFree(*memory);
+    *memory = grown;
+    return RSSM_OK;
+}
+
+static rssm_status prepare(rssm_cache *cache, int32_t rows, int64_t tokens) {
+    const rssm_geometry *g = &cache->geometry;
+    rssm_cuda_state *state = rssm_cuda_state_of(cache);
+    int64_t floats = 0, y = 0;
+    for (int32_t pass = 0; pass < 3; pass++) { /* replay, conventional, prefill */
+        rssm_cuda_step step;
+        shape_step(cache, pass > 0, pass == 2, &step);
+        int64_t need = (int64_t)rows * g->value_heads * step.slices * step.layout.total;
+        floats = rssm_cuda_spills(cache, &step.layout) && need > floats ? need : floats;
+        y = shares_norm(g, step.slices) ? tokens * g->value_heads * g->d_v : y;
+    }
+    RSSM_CUDA_TRY(cache->context, cudaDeviceSynchronize(), "waiting for the device"); /* steps may use the old scratch */
+    RSSM_TRY(grow(cache, &state->memory, floats, "scratch"));
+    RSSM_TRY(grow(cache, &state->y, y, "scratch"));
+    rssm_cuda_layout fold = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v);
+    if (rssm_cuda_spills(cache, &fold)) {
+        RSSM_TRY(grow(cache, &state->fold_memory, (int64_t)rows * g->value_heads * fold.total, "scratch"));
+        state->fold_jobs = rows;
+    }
+    state->rows = rows;
+    state->tokens = tokens;
+    return RSSM_OK;
+}
+
+rssm_status rssm_cuda_prepare(rssm_cache *cache, int32_t rows, int32_t tokens) {
+    rssm_cuda_state *state = rssm_cuda_state_of(cache);
+    const int64_t least = (int64_t)rows * cache->geometry.step_tokens;
+    const int64_t wanted = tokens > least ? tokens : least;
+    rssm_cuda_scope scope;
+    rows = rows > state->rows ? rows : state->rows;
+    if (rows == state->rows && wanted <= state->tokens) {
+        return RSSM_OK;
+    }
+    RSSM_TRY(rssm_cuda_enter(cache->context, &scope));
+    rssm_status status = prepare(cache, rows, wanted > state->tokens ? wanted : state->tokens);
+    rssm_cuda_leave(scope);
+    return status;
+}
+
+/* ---- Checking ----------------------------------------------------------------------------------------- */
+
+static rssm_status check_batch(rssm_cache *cache, const rssm_batch *b, void *stream) {
+    const rssm_cuda_state *state = rssm_cuda_state_of(cache);
+    if (b->rows > state->rows) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "batch.rows is %d; the limit is %d, as prepared (see "
+                         "rssm_cache_prepare())", (int)b->rows, (int)state->rows);
+    }
+    if (b->offsets == NULL && (int64_t)b->rows * b->uniform_tokens > state->tokens) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "batch has %lld tokens; the limit is %lld, as prepared (see "
+                         "rssm_cache_prepare())", (long long)b->rows * b->uniform_tokens, (long long)state->tokens);
+    }
+    RSSM_TRY(rssm_cuda_check_stream(cache, stream));
+    RSSM_TRY(rssm_cuda_check_pointer(cache, "batch.slots", b->slots));
+    RSSM_TRY(rssm_cuda_check_pointer(cache, "batch.offsets", b->offsets));
+    return rssm_cuda_check_pointer(cache, "batch.prefill", b->prefill);
+}
+
+static rssm_status check_tensors(rssm_cache *cache, const rssm_layer_inputs *in, const rssm_output *out) {
+    RSSM_TRY(rssm_cuda_check_pointer(cache, "inputs.q", in->q.data));
+    RSSM_TRY(rssm_cuda_check_pointer(cache, "inputs.k", in->k.data));
+    RSSM_TRY(rssm_cuda_check_pointer(cache, "inputs.v", in->v.data));
+    RSSM_TRY(rssm_cuda_check_pointer(cache, "inputs.decay", in->decay.data));
+    RSSM_TRY(rssm_cuda_check_pointer(cache, "inputs.beta", in->beta.data));
+    RSSM_TRY(rssm_cuda_check_pointer(cache, "inputs.z", in->z.data));
+    return rssm_cuda_check_pointer(cache, "out.data", out->data);
+}
+
+/* ---- Launching ---------------------------------------------------------------------------------------- */
+
+rssm_status rssm_cuda_begin_step(rssm_cache *cache, const rssm_batch *batch, const int32_t *accepted, void *stream) {
+    rssm_cuda_scope scope;
+    RSSM_TRY(rssm_cuda_enter(cache->context, &scope));
+    rssm_status status = check_batch(cache, batch, stream);
+    status = status == RSSM_OK ? rssm_cuda_check_pointer(cache, "accepted", accepted) : status;
+    if (status == RSSM_OK) {
+        cache->info.window = rssm_effective_window(cache, batch->rows);
+        rssm_cuda_begin call = {.cache = rssm_cuda_shared(cache),
+                                .batch = *batch,
+                                .accepted = accepted,
+                                .tokens = rssm_cuda_state_of(cache)->tokens,
+                                .step_tokens = cache->desc.step_tokens,
+                                .window = cache->info.window,
+                                .conventional = cache->desc.method == RSSM_METHOD_CONVENTIONAL};
+        status = rssm_cuda_check(cache->context, rssm_launch_begin(&call, stream), "launching begin");
+    }
+    rssm_cuda_leave(scope);
+    return status;
+}
+
+rssm_status rssm_cuda_layer(rssm_cache *cache, int32_t layer, const rssm_batch *batch, const rssm_layer_inputs *inputs,
+                            const rssm_output *out, bool prefill, void *stream) {
+    const rssm_cuda_state *state = rssm_cuda_state_of(cache);
+    const bool conventional = cache->desc.method == RSSM_METHOD_CONVENTIONAL && !prefill;
+    const bool whole = prefill || conventional;
+    rssm_cuda_scope scope;
+    RSSM_TRY(rssm_cuda_enter(cache->context, &scope));
+    rssm_status status = check_batch(cache, batch, stream);
+    status = status == RSSM_OK ? check_tensors(cache, inputs, out) : status;
+    if (status == RSSM_OK) {
+        rssm_cuda_step step = {.geometry = cache->geometry,
+                               .constants = state->constants[layer],
+                               .words = state->words,
+                               .batch = *batch,
+                               .inputs = *inputs,
+                               .out = *out,
+                               .slots = cache->desc.slots,
+                               .tokens = state->tokens,
+                               .reserved = cache->desc.reserved_slots,
+                               .gate_bf16 = inputs->gate_dtype == RSSM_DTYPE_BF16,
+                               .out_bf16 = out->dtype == RSSM_DTYPE_BF16,
+                               .prefill = prefill,
+                               .conventional = conventional};
+        memcpy(step.parts, cache->parts + (int64_t)layer * RSSM_PARTS, sizeof step.parts);
+        step.parts[RSSM_PART_CURSOR] = cache->parts[RSSM_PART_CURSOR];
+        shape_step(cache, whole, prefill, &step);
+        step.memory = rssm_cuda_spills(cache, &step.layout) ? state->memory : NULL;
+        step.y = shares_norm(&cache->geometry, step.slices) ? state->y : NULL;
+        int error = whole ? rssm_launch_scan(&step, stream) : rssm_launch_decode(&step, stream);
+        status = rssm_cuda_check(cache->context, error, "launching a layer");
+    }
+    rssm_cuda_leave(scope);
+    return status;
+}

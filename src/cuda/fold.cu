@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Folds outside a step: forced flushes, materialised copies, and what export and import need. */
+#include "cuda/device/head.cuh"
+
+enum { THREADS = 128 };
+
+/* Block: a slice of a head of job i. */
+template <class S, bool DELTA, bool VECTOR>
+static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ rssm_cuda_fold c) {
+    extern __shared__ float4 shared[];
+    __shared__ slot_maps maps;
+    const rssm_geometry &g = c.geometry;
+    const rssm_cuda_layout &l = c.layout;
+    const head_place p = place_in_head(g, c.slices, l.slice, blockIdx.x);
+    const int64_t job = p.row, position = c.positions[job];
+    if (position < 0) {
+        return;
+    }
+    const slot_parts slot = slot_at(c.parts, c.src[job]);
+    const int64_t ahead = position - slot.layer->checkpoint;
+    const int n = ahead > 0 ? (int)ahead : 0;
+    if (n == 0 && !c.into_dst) {
+        return;
+    }
+    load_maps(maps, slot.cursor, g.rows);
+    __syncthreads();
+    const memory m = memory_at(c.memory != nullptr ? c.memory + (int64_t)blockIdx.x * l.total : (float *)shared, l);
+    const int first_record = (int)(slot.layer->checkpoint - rssm_cursor_base(slot.cursor));
+    gather_records(g, c.constants, slot, p, maps.record + first_record, n, l.width, l.slice, m);
+    __syncthreads();
+    const tile_place at = place_of<THREADS>(g.d_k, p.rows);
+    const int64_t offset = ((int64_t)p.hv * g.d_v + p.first) * g.d_k;
+    float *to = part_at<float>(c.parts, RSSM_PART_CHECKPOINT, c.dst[job]) + offset;
+    for (int first = 0; first < p.rows; first += S::ROWS * at.groups) {
+        tile<S> x;
+        load_tile<S>(x, at, slot.checkpoint + offset, first);
+        for (int j = 0; j < n; j++) {
+            apply_record<S, DELTA, VECTOR>(x, at, l, m, first, j);
+        }
+        store_tile<S>(x, at, to, first);
+    }
+    if (threadIdx.x == 0 && p.h == 0 && p.first == 0 && n > 0) {
+        atomicAdd(&c.words->flushes, 1ull);
+    }
+}
+
+typedef void (*fold_kernel)(rssm_cuda_fold);
+
+static const fold_kernel kernels[3][3] = {
+    {fold<shape_any, false, false>, fold<shape_any, true, false>, fold<shape_any, true, true>},
+    {fold<shape_64, false, false>, fold<shape_64, true, false>, fold<shape_64, true, true>},
+    {fold<shape_128, false, false>, fold<shape_128, true, false>, fold<shape_128, true, true>},
+};
+
+static int variant_of(int d_k) {
+    return d_k == 128 ? 2 : d_k == 64 ? 1 : 0;
+}
+
+extern "C" int rssm_launch_fold(const rssm_cuda_fold *call, void *stream) {
+    const rssm_geometry &g = call->geometry;
+    const int64_t blocks = call->count * g.value_heads * call->slices;
+    const size_t bytes = call->memory != nullptr ? 0 : (size_t)call->layout.total * 4;
+    if (blocks == 0) {
+        return 0;
+    }
+    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<(unsigned)blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    return (int)cudaGetLastError();
+}
+
+extern "C" int rssm_load_fold(int shared_bytes) {
+    for (int v = 0; v < 3; v++) {
+        for (int kind = 0; kind < 3; kind++) {
+            cudaError_t error =
+                cudaFuncSetAttribute((const void *)kernels[v][kind], cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+            if (error != cudaSuccess) {
+                return (int)error;
+            }
+        }
+    }
+    return 0;
+}
