@@ -50,7 +50,7 @@ typedef struct rssm_cuda_layout {
     int32_t records;    /* rows of the window */
     int32_t tokens;     /* most tokens at a time */
     int32_t slice;      /* rows of the state that a block works on */
-    int32_t key, alpha, beta, value, query, coefficient, y;
+    int32_t key, alpha, beta, value, query, coefficient, y, state;
     int32_t total;
 } rssm_cuda_layout;
 

@@ -10,7 +10,7 @@ static int32_t take(int32_t *total, int32_t floats) {
     return at;
 }
 
-rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice) {
+rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, int32_t staged) {
     rssm_cuda_layout l = {.width = (g->d_k + 31) / 32 * 32, .records = records, .tokens = tokens, .slice = slice};
     l.key = take(&l.total, records * l.width);
     l.alpha = take(&l.total, g->vector_decay ? records * l.width : records);
@@ -19,6 +19,7 @@ rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, in
     l.query = take(&l.total, tokens * l.width);
     l.coefficient = take(&l.total, tokens * records);
     l.y = take(&l.total, tokens * slice);
+    l.state = take(&l.total, staged * g->d_k);
     return l;
 }
 
@@ -31,14 +32,20 @@ bool rssm_cuda_spills(const rssm_cache *cache, const rssm_cuda_layout *layout) {
     return layout->total * (int64_t)sizeof(float) > rssm_cuda_of(cache)->shared_bytes;
 }
 
-/* A step's working memory and slices. Whole steps (prefill, conventional) run as a scan. */
-static void shape_step(const rssm_cache *cache, bool whole, bool prefill, rssm_cuda_step *step) {
+/* Rows of a slice that a decode stages in shared memory: those beyond what 128 threads hold in registers. */
+static int32_t staged_rows(const rssm_geometry *g, int32_t slice) {
+    int32_t held = g->d_k == 128 ? 64 : g->d_k == 64 ? 128 : slice;
+    return slice > held ? slice - held : 0;
+}
+
+/* A step's working memory and slices. A prompt runs as a scan. */
+static void shape_step(const rssm_cache *cache, bool prefill, rssm_cuda_step *step) {
     const rssm_geometry *g = &cache->geometry;
-    const int32_t slice = whole ? rssm_cuda_scan_slice(g) : g->d_v;
+    const int32_t slice = prefill ? rssm_cuda_scan_slice(g) : g->d_v;
     const int32_t tokens = prefill ? RSSM_CUDA_SCAN_TOKENS : g->step_tokens;
-    const int32_t records = whole && g->rows.records < tokens ? tokens : g->rows.records;
+    const int32_t records = prefill && g->rows.records < tokens ? tokens : g->rows.records;
     step->slices = (g->d_v + slice - 1) / slice;
-    step->layout = rssm_cuda_layout_of(g, records, tokens, slice);
+    step->layout = rssm_cuda_layout_of(g, records, tokens, slice, prefill ? 0 : staged_rows(g, slice));
 }
 
 /* Blocks of the launch share a norm, so that it takes a launch of its own. */
@@ -61,9 +68,9 @@ static rssm_status prepare(rssm_cache *cache, int32_t rows, int64_t tokens) {
     const rssm_geometry *g = &cache->geometry;
     rssm_cuda_state *state = rssm_cuda_state_of(cache);
     int64_t floats = 0, y = 0;
-    for (int32_t pass = 0; pass < 3; pass++) { /* replay, conventional, prefill */
+    for (int32_t prefill = 0; prefill < 2; prefill++) {
         rssm_cuda_step step;
-        shape_step(cache, pass > 0, pass == 2, &step);
+        shape_step(cache, prefill != 0, &step);
         int64_t need = (int64_t)rows * g->value_heads * step.slices * step.layout.total;
         floats = rssm_cuda_spills(cache, &step.layout) && need > floats ? need : floats;
         y = shares_norm(g, step.slices) ? tokens * g->value_heads * g->d_v : y;
@@ -71,7 +78,7 @@ static rssm_status prepare(rssm_cache *cache, int32_t rows, int64_t tokens) {
     RSSM_CUDA_TRY(cache->context, cudaDeviceSynchronize(), "waiting for the device"); /* steps may use the old scratch */
     RSSM_TRY(grow(cache, &state->memory, floats, "scratch"));
     RSSM_TRY(grow(cache, &state->y, y, "scratch"));
-    rssm_cuda_layout fold = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v);
+    rssm_cuda_layout fold = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0);
     if (rssm_cuda_spills(cache, &fold)) {
         RSSM_TRY(grow(cache, &state->fold_memory, (int64_t)rows * g->value_heads * fold.total, "scratch"));
         state->fold_jobs = rows;
@@ -150,7 +157,6 @@ rssm_status rssm_cuda_layer(rssm_cache *cache, int32_t layer, const rssm_batch *
                             const rssm_output *out, bool prefill, void *stream) {
     const rssm_cuda_state *state = rssm_cuda_state_of(cache);
     const bool conventional = cache->desc.method == RSSM_METHOD_CONVENTIONAL && !prefill;
-    const bool whole = prefill || conventional;
     rssm_cuda_scope scope;
     RSSM_TRY(rssm_cuda_enter(cache->context, &scope));
     rssm_status status = check_batch(cache, batch, stream);
@@ -171,10 +177,10 @@ rssm_status rssm_cuda_layer(rssm_cache *cache, int32_t layer, const rssm_batch *
                                .conventional = conventional};
         memcpy(step.parts, cache->parts + (int64_t)layer * RSSM_PARTS, sizeof step.parts);
         step.parts[RSSM_PART_CURSOR] = cache->parts[RSSM_PART_CURSOR];
-        shape_step(cache, whole, prefill, &step);
+        shape_step(cache, prefill, &step);
         step.memory = rssm_cuda_spills(cache, &step.layout) ? state->memory : NULL;
         step.y = shares_norm(&cache->geometry, step.slices) ? state->y : NULL;
-        int error = whole ? rssm_launch_scan(&step, stream) : rssm_launch_decode(&step, stream);
+        int error = prefill ? rssm_launch_scan(&step, stream) : rssm_launch_decode(&step, stream);
         status = rssm_cuda_check(cache->context, error, "launching a layer");
     }
     rssm_cuda_leave(scope);

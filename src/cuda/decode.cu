@@ -1,43 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer of a decode step, replay: append the step's records, fold what begin planned, walk the queries back, read the
+ * A layer of a decode step: append the step's records, fold what begin planned, walk the queries back, read the
  * checkpoint once for all of them. A block is a value head of a row, or a slice of its rows. The first part of the state is
- * asked for before anything else and flies while the block walks.
+ * asked for before anything else, to registers and shared memory, and flies while the block walks. The conventional method
+ * is the same code with the new token among the records to fold and nothing to walk.
  */
 #include "cuda/device/head.cuh"
 
 enum { THREADS = 128 };
 
 template <class S, bool DELTA, bool VECTOR>
-static __device__ void decode_head(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
-                            const slot_maps &maps, const memory &m) {
+static __device__ __forceinline__ void decode_head(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
+                                   const slot_maps &maps, const memory &m, tile<S> &x) {
     const rssm_cuda_layout &l = c.layout;
     const tile_place at = place_of<THREADS>(c.geometry.d_k, p.rows);
     float *state = slot.checkpoint + ((int64_t)p.hv * c.geometry.d_v + p.first) * c.geometry.d_k;
     const int n = row.history - row.first, step = S::ROWS * at.groups;
-    tile<S> x;
-    load_tile<S>(x, at, state, 0);
-    const stretch s = {row.token, 0, row.tokens, row.held, maps.record + row.history, maps.conv, true, true};
+    const int fold = row.fold + (c.conventional ? row.tokens : 0), newest = c.conventional ? -1 : n;
+    const stretch s = {row.token, 0, row.tokens, row.held, maps.record + row.history, maps.conv, !c.conventional, true};
     gather_records(c.geometry, c.constants, slot, p, maps.record + row.first, n, l.width, l.slice, m);
-    take_tokens(c, slot, p, s, n, m);
-    take_gates(c, slot, p, s, n, m);
+    take_tokens<(S::BLOCKS + 3) / 4>(c, slot, p, s, n, m);
     __syncthreads();
-    take_norms(c, slot, p, s, n, m);
-    __syncthreads();
-    if (DELTA || VECTOR) {
-        walk_vector<S::BLOCKS, DELTA, VECTOR>(l, m, row.tokens, row.fold, n);
-    } else {
-        walk_scalar<S::BLOCKS>(l, m, row.tokens, row.fold, n);
+    if (!c.conventional) {
+        if (DELTA || VECTOR) {
+            walk_vector<S, DELTA, VECTOR>(l, m, at, row.tokens, fold, newest);
+        } else {
+            walk_scalar<S>(l, m, at, row.tokens, fold, newest);
+        }
+        __syncthreads();
     }
-    __syncthreads();
     for (int first = 0; first < p.rows; first += step) {
-        if (first > 0) {
+        if (first > 0 && S::EXACT && c.memory == nullptr) {
+            __pipeline_wait_prior(0);
+            load_staged<S>(x, at, m.state, first);
+        } else if (first > 0) {
             load_tile<S>(x, at, state, first);
         }
-        for (int j = 0; j < row.fold; j++) {
+        for (int j = 0; j < fold; j++) {
             apply_record<S, DELTA, VECTOR>(x, at, l, m, first, j);
         }
-        if (row.fold > 0) {
+        if (fold > 0) {
             store_tile<S>(x, at, state, first);
         }
         for (int t = 0; t < row.tokens; t++) {
@@ -47,17 +49,16 @@ static __device__ void decode_head(const rssm_cuda_step &c, const step_row &row,
         }
     }
     __syncthreads();
-    add_values(c, p, m, row.tokens, row.fold, n, n);
+    add_values(c, p, m, row.tokens, fold, newest, n);
     __syncthreads();
     write_outputs(c, p, row.token, row.tokens, m.y);
-    end_block(c, row, slot, row.fold);
 }
 
 template <class S, bool DELTA, bool VECTOR>
-static __global__ void __launch_bounds__(THREADS) decode(const __grid_constant__ rssm_cuda_step c) {
+static __global__ void __launch_bounds__(THREADS, 4) decode(const __grid_constant__ rssm_cuda_step c) {
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
-    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, blockIdx.x);
+    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice);
     slot_parts slot = {};
     const step_row row = find_row(c, p.row, false, &slot);
     if (!row.work) {
@@ -67,10 +68,17 @@ static __global__ void __launch_bounds__(THREADS) decode(const __grid_constant__
         write_zeros(c, p, row);
         return;
     }
+    const memory m = memory_at(c.memory != nullptr ? spilled(c.memory, c.layout.total) : (float *)shared, c.layout);
+    const tile_place at = place_of<THREADS>(c.geometry.d_k, p.rows);
+    const float *state = slot.checkpoint + ((int64_t)p.hv * c.geometry.d_v + p.first) * c.geometry.d_k;
+    tile<S> x;
+    load_tile<S>(x, at, state, 0);
+    if (c.memory == nullptr) {
+        stage_rows<S>(at, state, S::ROWS * at.groups, m.state);
+    }
     load_maps(maps, slot.cursor, c.geometry.rows);
-    __syncthreads();
-    float *base = c.memory != nullptr ? c.memory + (int64_t)blockIdx.x * c.layout.total : (float *)shared;
-    decode_head<S, DELTA, VECTOR>(c, row, slot, p, maps, memory_at(base, c.layout));
+    count_block(c, row, slot, row.fold + (c.conventional ? row.tokens : 0)); /* a barrier, for the maps too */
+    decode_head<S, DELTA, VECTOR>(c, row, slot, p, maps, m, x);
 }
 
 /* ---- Norms that blocks share -------------------------------------------------------------------------- */
@@ -150,12 +158,12 @@ static int variant_of(int d_k) {
 
 extern "C" int rssm_launch_decode(const rssm_cuda_step *call, void *stream) {
     const rssm_geometry &g = call->geometry;
-    const int64_t blocks = (int64_t)call->batch.rows * g.value_heads * call->slices;
+    const dim3 blocks((unsigned)(g.value_heads * call->slices), (unsigned)call->batch.rows);
     const size_t bytes = call->memory != nullptr ? 0 : (size_t)call->layout.total * 4;
-    if (blocks == 0) {
+    if (call->batch.rows == 0) {
         return 0;
     }
-    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<(unsigned)blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
     int error = (int)cudaGetLastError();
     return error == 0 && call->y != nullptr ? rssm_launch_shared_norm(call, stream) : error;
 }

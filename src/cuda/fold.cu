@@ -4,28 +4,19 @@
 
 enum { THREADS = 128 };
 
-/* Block: a slice of a head of job i. */
 template <class S, bool DELTA, bool VECTOR>
-static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ rssm_cuda_fold c) {
-    extern __shared__ float4 shared[];
-    __shared__ slot_maps maps;
+static __device__ __forceinline__ void fold_job(const rssm_cuda_fold &c, const head_place &p, int64_t job, slot_maps &maps, const memory &m) {
     const rssm_geometry &g = c.geometry;
     const rssm_cuda_layout &l = c.layout;
-    const head_place p = place_in_head(g, c.slices, l.slice, blockIdx.x);
-    const int64_t job = p.row, position = c.positions[job];
-    if (position < 0) {
-        return;
-    }
     const slot_parts slot = slot_at(c.parts, c.src[job]);
-    const int64_t ahead = position - slot.layer->checkpoint;
+    const int64_t checkpoint = slot.layer->checkpoint, ahead = c.positions[job] - checkpoint;
     const int n = ahead > 0 ? (int)ahead : 0;
     if (n == 0 && !c.into_dst) {
         return;
     }
     load_maps(maps, slot.cursor, g.rows);
     __syncthreads();
-    const memory m = memory_at(c.memory != nullptr ? c.memory + (int64_t)blockIdx.x * l.total : (float *)shared, l);
-    const int first_record = (int)(slot.layer->checkpoint - rssm_cursor_base(slot.cursor));
+    const int first_record = (int)(checkpoint - rssm_cursor_base(slot.cursor));
     gather_records(g, c.constants, slot, p, maps.record + first_record, n, l.width, l.slice, m);
     __syncthreads();
     const tile_place at = place_of<THREADS>(g.d_k, p.rows);
@@ -39,8 +30,23 @@ static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ r
         }
         store_tile<S>(x, at, to, first);
     }
-    if (threadIdx.x == 0 && p.h == 0 && p.first == 0 && n > 0) {
+    if (threadIdx.x == 0 && blockIdx.x == 0 && n > 0) {
         atomicAdd(&c.words->flushes, 1ull);
+    }
+}
+
+/* Block: a slice of a head of the jobs y, y + gridDim.y, ... */
+template <class S, bool DELTA, bool VECTOR>
+static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ rssm_cuda_fold c) {
+    extern __shared__ float4 shared[];
+    __shared__ slot_maps maps;
+    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice);
+    const memory m = memory_at(c.memory != nullptr ? spilled(c.memory, c.layout.total) : (float *)shared, c.layout);
+    for (int64_t job = p.row; job < c.count; job += gridDim.y) {
+        __syncthreads();
+        if (c.positions[job] >= 0) {
+            fold_job<S, DELTA, VECTOR>(c, p, job, maps, m);
+        }
     }
 }
 
@@ -58,12 +64,12 @@ static int variant_of(int d_k) {
 
 extern "C" int rssm_launch_fold(const rssm_cuda_fold *call, void *stream) {
     const rssm_geometry &g = call->geometry;
-    const int64_t blocks = call->count * g.value_heads * call->slices;
+    const dim3 blocks((unsigned)(g.value_heads * call->slices), (unsigned)(call->count < 65535 ? call->count : 65535));
     const size_t bytes = call->memory != nullptr ? 0 : (size_t)call->layout.total * 4;
-    if (blocks == 0) {
+    if (call->count == 0) {
         return 0;
     }
-    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<(unsigned)blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
     return (int)cudaGetLastError();
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefill and the conventional step: the recurrence itself over all tokens of a row, a piece of RSSM_CUDA_SCAN_TOKENS at a
+ * Prefill: the recurrence itself over all tokens of a row, a piece of RSSM_CUDA_SCAN_TOKENS at a
  * time. A block keeps a head's state, or a slice of it, in registers from the first token to the last: it is read and
  * written once. History is folded first.
  */
@@ -26,11 +26,8 @@ static __device__ void scan_head(const rssm_cuda_step &c, const step_row &row, c
     }
     for (int offset = 0; offset < row.tokens; offset += RSSM_CUDA_SCAN_TOKENS) {
         const int left = row.tokens - offset, n = left < RSSM_CUDA_SCAN_TOKENS ? left : RSSM_CUDA_SCAN_TOKENS;
-        const stretch s = {row.token, offset, n, row.held, nullptr, maps.conv, false, !c.prefill};
-        take_tokens(c, slot, p, s, 0, m);
-        take_gates(c, slot, p, s, 0, m);
-        __syncthreads();
-        take_norms(c, slot, p, s, 0, m);
+        const stretch s = {row.token, offset, n, row.held, nullptr, maps.conv, false, false};
+        take_tokens<(S::BLOCKS + 3) / 4>(c, slot, p, s, 0, m);
         __syncthreads();
         for (int t = 0; t < n; t++) {
             columns<S> query;
@@ -45,14 +42,13 @@ static __device__ void scan_head(const rssm_cuda_step &c, const step_row &row, c
         __syncthreads();
     }
     store_tile<S>(x, at, state, 0);
-    end_block(c, row, slot, row.fold + row.tokens);
 }
 
 template <class S, bool DELTA, bool VECTOR>
 static __global__ void __launch_bounds__(THREADS, 2) scan(const __grid_constant__ rssm_cuda_step c) {
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
-    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, blockIdx.x);
+    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice);
     slot_parts slot = {};
     const step_row row = find_row(c, p.row, false, &slot);
     if (!row.work) {
@@ -63,8 +59,8 @@ static __global__ void __launch_bounds__(THREADS, 2) scan(const __grid_constant_
         return;
     }
     load_maps(maps, slot.cursor, c.geometry.rows);
-    __syncthreads();
-    float *base = c.memory != nullptr ? c.memory + (int64_t)blockIdx.x * c.layout.total : (float *)shared;
+    count_block(c, row, slot, row.fold + row.tokens); /* a barrier, for the maps too */
+    float *base = c.memory != nullptr ? spilled(c.memory, c.layout.total) : (float *)shared;
     scan_head<S, DELTA, VECTOR>(c, row, slot, p, maps, memory_at(base, c.layout));
 }
 
@@ -127,17 +123,17 @@ static int variant_of(int d_k) {
 
 extern "C" int rssm_launch_scan(const rssm_cuda_step *call, void *stream) {
     const rssm_geometry &g = call->geometry;
-    const int64_t blocks = (int64_t)call->batch.rows * g.value_heads * call->slices;
+    const dim3 blocks((unsigned)(g.value_heads * call->slices), (unsigned)call->batch.rows);
     const size_t bytes = call->memory != nullptr ? 0 : (size_t)call->layout.total * 4;
-    if (blocks == 0) {
+    if (call->batch.rows == 0) {
         return 0;
     }
-    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<(unsigned)blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
     int error = (int)cudaGetLastError();
     if (error == 0 && call->y != nullptr) {
         error = rssm_launch_shared_norm(call, stream);
     }
-    if (error == 0 && call->prefill && g.conv_width > 0) {
+    if (error == 0 && g.conv_width > 0) {
         dim3 grid((unsigned)((g.conv_channels + CHANNELS - 1) / CHANNELS), (unsigned)call->batch.rows);
         leave_prompt<<<grid, CHANNELS, (size_t)g.rows.conv_keep * CHANNELS * 4, (cudaStream_t)stream>>>(*call);
         error = (int)cudaGetLastError();

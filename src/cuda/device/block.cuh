@@ -18,11 +18,12 @@ struct memory {
     float *query;       /* [tokens][width]; walked back in place */
     float *coefficient; /* [tokens][records] */
     float *y;           /* [tokens][slice] */
+    float *state;       /* rows of the state that the registers do not hold at once */
 };
 
 static __device__ __forceinline__ memory memory_at(float *base, const rssm_cuda_layout &l) {
     return memory{base + l.key,   base + l.alpha,       base + l.beta, base + l.value,
-                  base + l.query, base + l.coefficient, base + l.y};
+                  base + l.query, base + l.coefficient, base + l.y, base + l.state};
 }
 
 /* A slot's parts in one layer, and the rows of its buffers in order. */
@@ -58,19 +59,23 @@ struct head_place {
     bool first_slice; /* leaves what the head's slices share: gates */
 };
 
-static __device__ __forceinline__ head_place place_in_head(const rssm_geometry &g, int slices, int slice_rows, int64_t index) {
+static __device__ __forceinline__ head_place place_in_head(const rssm_geometry &g, int slices, int slice_rows) {
     head_place p;
-    int slice = (int)(index % slices);
-    index /= slices;
-    p.h = (int)(index % g.value_heads);
-    p.row = (int)(index / g.value_heads);
-    p.key = p.h / g.ratio;
-    p.hv = g.modulo ? p.key + p.h % g.ratio * g.key_heads : p.h;
-    p.first = slice * slice_rows;
+    const unsigned slice = blockIdx.x % (unsigned)slices, h = blockIdx.x / (unsigned)slices, ratio = (unsigned)g.ratio;
+    p.h = (int)h;
+    p.row = (int)blockIdx.y;
+    p.key = (int)(h / ratio);
+    p.hv = g.modulo ? p.key + (int)(h % ratio) * g.key_heads : p.h;
+    p.first = (int)slice * slice_rows;
     p.rows = g.d_v - p.first < slice_rows ? g.d_v - p.first : slice_rows;
     p.first_slice = slice == 0;
-    p.owner = p.h % g.ratio == 0 && slice == 0;
+    p.owner = h % ratio == 0 && slice == 0;
     return p;
+}
+
+/* Where a block's working memory lies if it does not fit a multiprocessor. */
+static __device__ __forceinline__ float *spilled(float *base, int floats) {
+    return base + ((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * floats;
 }
 
 /* A row of the step. */
@@ -80,6 +85,7 @@ struct step_row {
     int first;       /* map entry of the first record that the checkpoint does not hold */
     int fold;        /* records to fold */
     int history, held;
+    uint64_t serial;
 };
 
 static __device__ __forceinline__ void fault(rssm_cuda_words *words, unsigned long long what) {
@@ -96,32 +102,36 @@ static __device__ __forceinline__ bool row_tokens(const rssm_batch &b, int row, 
 }
 
 /* What begin planned for a row; every thread of the block finds the same. ran: for the kernels that follow, what the
-   layer has just run. */
+   layer has just run. All that is needed is asked for before any of it is looked at. */
 static __device__ __forceinline__ step_row find_row(const rssm_cuda_step &c, int index, bool ran, slot_parts *slot) {
     step_row row = {};
-    if (!row_tokens(c.batch, index, c.tokens, &row.token, &row.tokens) || row.tokens == 0 ||
-        (c.batch.prefill != nullptr && c.batch.prefill[index] != 0) != (c.prefill != 0)) {
+    const int64_t s = c.batch.slots[index * c.batch.slots_stride];
+    const bool mine = c.batch.prefill == nullptr ? !c.prefill : (c.batch.prefill[index] != 0) == (c.prefill != 0);
+    if (!row_tokens(c.batch, index, c.tokens, &row.token, &row.tokens) || row.tokens == 0 || !mine) {
         return row;
     }
-    int64_t s = c.batch.slots[index * c.batch.slots_stride];
     row.work = true;
     if (s < c.reserved || s >= c.slots) {
         return row;
     }
     *slot = slot_at(c.parts, s);
     const rssm_cursor *cursor = slot->cursor;
-    bool whole = c.prefill || c.conventional;
-    row.live = cursor->state == RSSM_CURSOR_READY && cursor->row == index && cursor->pending == row.tokens &&
-               cursor->step == (whole ? RSSM_STEP_WHOLE : RSSM_STEP_DECODE) && (cursor->prefill != 0) == (c.prefill != 0) &&
-               (ran ? slot->layer->serial == cursor->serial : !whole || slot->layer->serial != cursor->serial);
+    const uint32_t state = cursor->state;
+    const int step = cursor->step, pending = cursor->pending, prefill = cursor->prefill, at = cursor->row;
+    const int64_t position = cursor->position, target = cursor->target, checkpoint = slot->layer->checkpoint;
+    const uint64_t serial = slot->layer->serial;
+    row.history = cursor->history;
+    row.held = cursor->held;
+    row.serial = cursor->serial;
+    const bool whole = c.prefill || c.conventional, done = serial == row.serial;
+    row.live = state == RSSM_CURSOR_READY & at == index & pending == row.tokens &
+               step == (whole ? RSSM_STEP_WHOLE : RSSM_STEP_DECODE) & (prefill != 0) == (c.prefill != 0) & (ran ? done : !(whole & done));
     if (!row.live && !ran) {
         fault(c.words, RSSM_FAULT_STEP);
         return row;
     }
-    int64_t ahead = cursor->target - slot->layer->checkpoint;
-    row.history = cursor->history;
-    row.held = cursor->held;
-    row.first = (int)(slot->layer->checkpoint - rssm_cursor_base(cursor));
+    const int64_t ahead = target - checkpoint;
+    row.first = (int)(checkpoint - (position - row.history));
     row.fold = ahead > 0 ? (int)ahead : 0;
     return row;
 }
@@ -154,18 +164,14 @@ static __device__ void count_row(const rssm_cuda_step &c, const step_row &row) {
     }
 }
 
-/* The last of a row's blocks to end moves the layer's cursor: all of them have read it by then. */
-static __device__ void end_block(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, int64_t moved) {
+/* A block has read the layer's cursor; the last of the row's to do so moves it on. What the blocks have yet to do is over
+   before any other launch looks. */
+static __device__ __forceinline__ void count_block(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, int64_t moved) {
     __syncthreads();
-    if (threadIdx.x != 0) {
-        return;
-    }
-    __threadfence();
-    unsigned int blocks = (unsigned int)(c.geometry.value_heads * c.slices);
-    if (atomicAdd((unsigned int *)&slot.layer->ended, 1u) + 1 == blocks) {
+    if (threadIdx.x == 0 && atomicAdd((unsigned int *)&slot.layer->ended, 1u) + 1 == gridDim.x) {
         slot.layer->ended = 0;
         slot.layer->checkpoint += moved;
-        slot.layer->serial = slot.cursor->serial;
+        slot.layer->serial = row.serial;
         slot.layer->begun = c.prefill && c.geometry.conv_width > 0; /* until the prompt's convolution rows are in place */
         count_row(c, row);
     }

@@ -30,6 +30,58 @@ static __device__ __forceinline__ void store_io(void *p, int64_t i, float x, int
     }
 }
 
+/* Elements at .. at + 3 of a row, of which `left` exist; the others are zero. One load where the address allows it. */
+static __device__ __forceinline__ float4 load4(const void *p, int64_t at, int left, int bf16) {
+    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (bf16) {
+        const uint16_t *from = (const uint16_t *)p + at;
+        if (left >= 4 && ((uintptr_t)from & 7) == 0) {
+            uint2 h = __ldg((const uint2 *)from);
+            return make_float4(__uint_as_float(h.x << 16), __uint_as_float(h.x & 0xffff0000u), __uint_as_float(h.y << 16),
+                               __uint_as_float(h.y & 0xffff0000u));
+        }
+    } else {
+        const float *from = (const float *)p + at;
+        if (left >= 4 && ((uintptr_t)from & 15) == 0) {
+            return __ldg((const float4 *)from);
+        }
+    }
+    x.x = left > 0 ? load_io(p, at, bf16) : 0.0f;
+    x.y = left > 1 ? load_io(p, at + 1, bf16) : 0.0f;
+    x.z = left > 2 ? load_io(p, at + 2, bf16) : 0.0f;
+    x.w = left > 3 ? load_io(p, at + 3, bf16) : 0.0f;
+    return x;
+}
+
+static __device__ __forceinline__ void store4(void *p, int64_t at, int left, float4 x, int bf16) {
+    if (bf16) {
+        uint16_t *to = (uint16_t *)p + at;
+        if (left >= 4 && ((uintptr_t)to & 7) == 0) {
+            *(uint2 *)to = make_uint2(bf16_of_f32(x.x) | (uint32_t)bf16_of_f32(x.y) << 16,
+                                      bf16_of_f32(x.z) | (uint32_t)bf16_of_f32(x.w) << 16);
+            return;
+        }
+    } else {
+        float *to = (float *)p + at;
+        if (left >= 4 && ((uintptr_t)to & 15) == 0) {
+            *(float4 *)to = x;
+            return;
+        }
+    }
+    if (left > 0) {
+        store_io(p, at, x.x, bf16);
+    }
+    if (left > 1) {
+        store_io(p, at + 1, x.y, bf16);
+    }
+    if (left > 2) {
+        store_io(p, at + 2, x.z, bf16);
+    }
+    if (left > 3) {
+        store_io(p, at + 3, x.w, bf16);
+    }
+}
+
 static __device__ __forceinline__ float round_io(float x, int bf16) {
     return bf16 ? f32_of_bf16(bf16_of_f32(x)) : x;
 }
@@ -47,6 +99,14 @@ static __device__ __forceinline__ float silu(float x) {
 
 static __device__ __forceinline__ float softplus(float x) {
     return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x)));
+}
+
+static __device__ __forceinline__ float4 scale4(float4 x, float factor) {
+    return make_float4(__fmul_rn(x.x, factor), __fmul_rn(x.y, factor), __fmul_rn(x.z, factor), __fmul_rn(x.w, factor));
+}
+
+static __device__ __forceinline__ float4 fma4(float4 a, float4 b, float4 c) {
+    return make_float4(__fmaf_rn(a.x, b.x, c.x), __fmaf_rn(a.y, b.y, c.y), __fmaf_rn(a.z, b.z, c.z), __fmaf_rn(a.w, b.w, c.w));
 }
 
 /* Sum over a warp by the fixed tree: lanes 16 apart, then 8, 4, 2, 1. Every lane gets it. */

@@ -14,6 +14,8 @@
 #ifndef RSSM_CUDA_TILE_CUH
 #define RSSM_CUDA_TILE_CUH
 
+#include <cuda_pipeline.h>
+
 #include "cuda/device/numbers.cuh"
 
 /* BLOCKS blocks of 32 columns; EXACT: d_k is 32 BLOCKS, else the number in use is `blocks` and columns end at d_k. */
@@ -88,6 +90,37 @@ template <class S> static __device__ __forceinline__ void store_tile(const tile<
     }
 }
 
+/* Rows [first, rows) of the state, on their way to shared memory: what the registers do not hold at once. Each thread
+   fetches what it will read, so that it waits for nobody. */
+template <class S> static __device__ __forceinline__ void stage_rows(const tile_place &p, const float *state, int first, float *staged) {
+    for (int row = first + p.group; S::EXACT && row < p.rows; row += p.groups) {
+#pragma unroll
+        for (int i = 0; i < S::BLOCKS; i++) {
+            const int column = 32 * i + 4 * p.lane;
+            __pipeline_memcpy_async(staged + (row - first) * p.d_k + column, state + (int64_t)row * p.d_k + column, 16);
+        }
+    }
+    __pipeline_commit();
+}
+
+template <class S> static __device__ __forceinline__ void load_staged(tile<S> &t, const tile_place &p, const float *staged, int first) {
+#pragma unroll
+    for (int r = 0; r < S::ROWS; r++) {
+        int row = first + p.group + r * p.groups;
+#pragma unroll
+        for (int i = 0; i < S::BLOCKS; i++) {
+            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (row < p.rows) {
+                v = *(const float4 *)(staged + (row - S::ROWS * p.groups) * p.d_k + 32 * i + 4 * p.lane);
+            }
+            t.x[r][i][0] = v.x;
+            t.x[r][i][1] = v.y;
+            t.x[r][i][2] = v.z;
+            t.x[r][i][3] = v.w;
+        }
+    }
+}
+
 /* A lane's columns of a key, a query or a vector decay in working memory; rows there are padded to whole blocks. */
 template <class S> struct columns {
     float x[S::BLOCKS][4];
@@ -104,6 +137,15 @@ template <class S> static __device__ __forceinline__ void load_columns(columns<S
         c.x[i][1] = v.y;
         c.x[i][2] = v.z;
         c.x[i][3] = v.w;
+    }
+}
+
+template <class S> static __device__ __forceinline__ void store_columns(const columns<S> &c, const tile_place &p, float *row) {
+#pragma unroll
+    for (int i = 0; i < S::BLOCKS; i++) {
+        if (S::EXACT || i < p.blocks) {
+            *(float4 *)(row + 32 * i + 4 * p.lane) = make_float4(c.x[i][0], c.x[i][1], c.x[i][2], c.x[i][3]);
+        }
     }
 }
 

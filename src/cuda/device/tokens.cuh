@@ -58,47 +58,79 @@ static __device__ __forceinline__ void token_gates(const rssm_cuda_step &c, cons
 
 /* ---- History ------------------------------------------------------------------------------------------ */
 
-/* n records from map entry `first` on, as rows 0.. of working memory. `constants` serve records of raw gates. */
-static __device__ void gather_records(const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot, const head_place &p,
+/* A row of a head is taken by a warp, lane l with the columns 4 l .. 4 l + 3 of every stretch of 128. */
+enum { STRETCH = 128, IN_FLIGHT = 4 };
+
+static __device__ __forceinline__ float4 decay4(const rssm_geometry &g, const rssm_constants &constants, int h, int column, float4 decay) {
+    const int left = g.d_k - column;
+    const float4 bias = load4(constants.dt_bias, (int64_t)h * g.padded_k + column, left, 0);
+    const float A = constants.A[h];
+    return make_float4(left > 0 ? channel_decay(g, decay.x, bias.x, A) : 1.0f, left > 1 ? channel_decay(g, decay.y, bias.y, A) : 1.0f,
+                       left > 2 ? channel_decay(g, decay.z, bias.z, A) : 1.0f, left > 3 ? channel_decay(g, decay.w, bias.w, A) : 1.0f);
+}
+
+/* What a warp moves at a time: a stretch of a record's key, decay or value. */
+struct history_item {
+    int what; /* 0: key, 1: value, 2: decay; -1: none */
+    int j, column;
+};
+
+static __device__ __forceinline__ history_item item_at(const rssm_geometry &g, int index, int n, int keys, int values) {
+    const int per = keys + values + (g.vector_decay ? keys : 0), lane = threadIdx.x & 31;
+    const int j = index / per, k = index - j * per;
+    const int what = j >= n ? -1 : k < keys ? 0 : k < keys + values ? 1 : 2;
+    const int stretch = what == 0 ? k : what == 1 ? k - keys : k - keys - values;
+    return history_item{what, j, STRETCH * stretch + 4 * lane};
+}
+
+/* n records from map entry `first` on, as rows 0.. of working memory. `constants` serve records of raw gates. Several
+   loads of a warp are in flight before the first is waited for. */
+static __device__ __forceinline__ void gather_records(const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot, const head_place &p,
                                const uint8_t *map, int n, int width, int slice, const memory &m) {
-    const int io = g.bf16;
-    for (int i = threadIdx.x; i < n * width; i += blockDim.x) {
-        int j = i / width, column = i % width, r = map[j];
-        float key = 0.0f;
-        if (column < g.d_k) {
-            float norm = g.l2 ? slot.record_scalar[(int64_t)(g.channel_norm + p.key) * g.rows.records + r] : 1.0f;
-            key = __fmul_rn(load_io(slot.record_k, record_at(g, p.key, r, g.d_k) + column, io), norm);
+    const int keys = (width + STRETCH - 1) / STRETCH, values = (p.rows + STRETCH - 1) / STRETCH, warps = blockDim.x / 32;
+    const int items = n * (keys + values + (g.vector_decay ? keys : 0)), rows = g.rows.records;
+    const float *norms = slot.record_scalar + (int64_t)(g.channel_norm + p.key) * rows;
+    for (int base = threadIdx.x / 32; base < items; base += warps * IN_FLIGHT) {
+        float4 x[IN_FLIGHT];
+        float norm[IN_FLIGHT];
+#pragma unroll
+        for (int i = 0; i < IN_FLIGHT; i++) {
+            const history_item it = item_at(g, base + i * warps, n, keys, values);
+            const int r = it.what >= 0 ? map[it.j] : 0, left = g.d_k - it.column;
+            norm[i] = 1.0f;
+            if (it.what == 0) {
+                x[i] = load4(slot.record_k, record_at(g, p.key, r, g.d_k) + it.column, left, g.bf16);
+                norm[i] = g.l2 ? norms[r] : 1.0f;
+            } else if (it.what == 1) {
+                x[i] = load4(slot.record_v, record_at(g, p.hv, r, g.d_v) + p.first + it.column, p.rows - it.column, g.bf16);
+            } else if (it.what == 2) {
+                x[i] = load4(slot.record_decay, record_at(g, p.hv, r, g.d_k) + it.column, left, g.raw_records && g.bf16);
+            }
         }
-        m.key[i] = key;
-        if (!g.vector_decay) {
-            continue;
+#pragma unroll
+        for (int i = 0; i < IN_FLIGHT; i++) {
+            const history_item it = item_at(g, base + i * warps, n, keys, values);
+            if (it.what == 0 && it.column < width) {
+                *(float4 *)(m.key + it.j * width + it.column) = scale4(x[i], norm[i]);
+            } else if (it.what == 1 && it.column < p.rows) {
+                store4(m.value, it.j * slice + it.column, p.rows - it.column, x[i], 0);
+            } else if (it.what == 2 && it.column < width) {
+                *(float4 *)(m.alpha + it.j * width + it.column) =
+                    g.raw_records ? decay4(g, constants, p.h, it.column, x[i]) : x[i];
+            }
         }
-        float alpha = 1.0f;
-        int64_t at = record_at(g, p.hv, r, g.d_k) + column;
-        if (column < g.d_k && g.raw_records) {
-            alpha = channel_decay(g, load_io(slot.record_decay, at, io), constants.dt_bias[(int64_t)p.h * g.padded_k + column],
-                                  constants.A[p.h]);
-        } else if (column < g.d_k) {
-            alpha = ((const float *)slot.record_decay)[at];
-        }
-        m.alpha[i] = alpha;
-    }
-    for (int i = threadIdx.x; i < n * p.rows; i += blockDim.x) {
-        int j = i / p.rows, row = i % p.rows;
-        m.value[j * slice + row] = load_io(slot.record_v, record_at(g, p.hv, map[j], g.d_v) + p.first + row, io);
     }
     for (int j = threadIdx.x; j < n; j += blockDim.x) {
-        m.beta[j] = slot.record_scalar[(int64_t)(g.channel_beta + p.hv) * g.rows.records + map[j]];
+        m.beta[j] = slot.record_scalar[(int64_t)(g.channel_beta + p.hv) * rows + map[j]];
         if (!g.vector_decay) {
-            m.alpha[j] = slot.record_scalar[(int64_t)(g.channel_decay + p.hv) * g.rows.records + map[j]];
+            m.alpha[j] = slot.record_scalar[(int64_t)(g.channel_decay + p.hv) * rows + map[j]];
         }
     }
 }
 
 /* ---- The step's own tokens ---------------------------------------------------------------------------- */
 
-/* A stretch of a row's tokens. Record i of it goes to buffer row map[i] and convolution row conv_map[held + i]; maps are
-   NULL where nothing is left behind. */
+/* A stretch of a row's tokens. Record i of it goes to buffer row map[i] and convolution row conv_map[held + i]. */
 struct stretch {
     int token;  /* of the row's first token in the inputs */
     int offset; /* of the stretch in the row */
@@ -108,146 +140,163 @@ struct stretch {
     bool records, conv; /* append to the buffers, or to the convolution rows */
 };
 
-/* Which of q, k, v: its view, the head in it, and its channel in convolution rows and weights. */
+/* Which of q, k, v: its view, the head in it, its channel in convolution rows and weights, its elements. */
 struct tensor {
     const rssm_view *view;
-    int head, channel;
+    int head, channel, n;
 };
 
-/* One channel of one token after the convolution, rounded to the io format; *raw: before it. */
-static __device__ __forceinline__ float token_channel(const rssm_cuda_step &c, const slot_parts &slot, const stretch &s, const tensor &x,
-                                      int t, int column, float *raw) {
+/* Four channels of one token after the convolution, rounded to the io format; their inputs go to the convolution rows. */
+static __device__ __forceinline__ float4 token_channels(const rssm_cuda_step &c, const slot_parts &slot, const stretch &s, const tensor &x,
+                                        int t, int column, bool leaves) {
     const rssm_geometry &g = c.geometry;
-    const int w = g.conv_width, io = g.bf16, at = s.offset + t;
+    const int w = g.conv_width, io = g.bf16, at = s.offset + t, left = x.n - column;
     const int64_t base = x.head * x.view->head_stride + column;
-    if (w == 0) {
-        return load_io(x.view->data, (int64_t)(s.token + at) * x.view->token_stride + base, io);
+    if (w == 0 || left <= 0) {
+        return load4(x.view->data, (int64_t)(s.token + at) * x.view->token_stride + base, left, io);
     }
     const int channel = x.channel + column;
-    float acc = c.constants.conv_bias[channel], value = 0.0f;
+    float4 taps[RSSM_CONV_WIDTH_MAX], weights[RSSM_CONV_WIDTH_MAX], acc = load4(c.constants.conv_bias, channel, left, 0);
 #pragma unroll
     for (int j = 0; j < RSSM_CONV_WIDTH_MAX; j++) {
-        if (j >= w) {
-            break;
+        if (j < w) {
+            int from = at + j - (w - 1); /* token of the row; negative: in the convolution rows */
+            taps[j] = from >= 0 ? load4(x.view->data, (int64_t)(s.token + from) * x.view->token_stride + base, left, io)
+                                : load4(slot.conv, (int64_t)s.conv_map[s.held + from] * g.conv_channels + channel, left, io);
+            weights[j] = load4(c.constants.conv_weight, (int64_t)j * g.conv_channels + channel, left, 0);
         }
-        int from = at + j - (w - 1); /* token of the row; negative: in the convolution rows */
-        value = from >= 0 ? load_io(x.view->data, (int64_t)(s.token + from) * x.view->token_stride + base, io)
-                          : load_io(slot.conv, (int64_t)s.conv_map[s.held + from] * g.conv_channels + channel, io);
-        acc = __fmaf_rn(c.constants.conv_weight[(int64_t)j * g.conv_channels + channel], value, acc);
     }
-    *raw = value;
-    return round_io(g.conv_silu ? silu(acc) : acc, io);
+    float4 own = taps[0];
+#pragma unroll
+    for (int j = 0; j < RSSM_CONV_WIDTH_MAX; j++) {
+        if (j < w) {
+            acc = fma4(weights[j], taps[j], acc);
+            own = taps[j];
+        }
+    }
+    if (leaves && s.conv) {
+        store4(slot.conv, (int64_t)s.conv_map[s.held + t] * g.conv_channels + channel, left, own, io);
+    }
+    if (g.conv_silu) {
+        acc = make_float4(silu(acc.x), silu(acc.y), silu(acc.z), silu(acc.w));
+    }
+    return make_float4(round_io(acc.x, io), round_io(acc.y, io), round_io(acc.z, io), round_io(acc.w, io));
 }
 
-/* One channel's place in the convolution rows. */
-static __device__ __forceinline__ void leave_conv(const rssm_cuda_step &c, const slot_parts &slot, const stretch &s, int channel, int t,
-                                  float raw) {
-    if (s.conv && c.geometry.conv_width > 0) {
-        store_io(slot.conv, (int64_t)s.conv_map[s.held + t] * c.geometry.conv_channels + channel, raw, c.geometry.bf16);
+/* 1 / sqrt(sum of squares + eps) of a row that a warp holds: per lane one chain over its columns in order, then warp_sum(). */
+template <int STRETCHES> static __device__ __forceinline__ float inverse_norm(const float4 (&x)[STRETCHES], float eps) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < STRETCHES; i++) {
+        sum = __fmaf_rn(x[i].x, x[i].x, sum);
+        sum = __fmaf_rn(x[i].y, x[i].y, sum);
+        sum = __fmaf_rn(x[i].z, x[i].z, sum);
+        sum = __fmaf_rn(x[i].w, x[i].w, sum);
     }
+    return 1.0f / sqrtf(warp_sum(sum) + eps);
 }
 
-/* Queries to m.query, keys (not yet normalised) and values to rows `at`.. of the window; the raw material to the buffers. */
-static __device__ void take_tokens(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
-                            const memory &m) {
+/* A query to m.query or a key to row `at` + t of the window, normalised; a key's raw material to the buffers. */
+template <int STRETCHES>
+static __device__ __forceinline__ void take_key(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, bool query,
+                                int t, float *to) {
     const rssm_geometry &g = c.geometry;
-    const int width = c.layout.width, slice = c.layout.slice, per_token = 2 * width + p.rows;
-    const tensor q = {&c.inputs.q, p.key, p.key * g.d_k}, k = {&c.inputs.k, p.key, g.conv_k + p.key * g.d_k};
-    const tensor v = {&c.inputs.v, p.hv, g.conv_v + p.hv * g.d_v};
-    for (int i = threadIdx.x; i < s.n * per_token; i += blockDim.x) {
-        int t = i / per_token, e = i % per_token;
-        float raw = 0.0f;
-        if (e < 2 * width) {
-            bool query = e < width;
-            int column = query ? e : e - width;
-            const tensor x = query ? q : k;
-            float value = 0.0f;
-            if (column < g.d_k) {
-                value = token_channel(c, slot, s, x, t, column, &raw);
-                if (p.owner) {
-                    leave_conv(c, slot, s, x.channel + column, t, raw);
-                }
-                if (p.owner && !query && s.records) {
-                    store_io(slot.record_k, record_at(g, p.key, s.map[t], g.d_k) + column, value, g.bf16);
-                }
-            }
-            (query ? m.query + t * width : m.key + (at + t) * width)[column] = value;
-            continue;
-        }
-        int row = e - 2 * width;
-        float value = token_channel(c, slot, s, v, t, p.first + row, &raw);
-        leave_conv(c, slot, s, v.channel + p.first + row, t, raw);
-        if (s.records) {
-            store_io(slot.record_v, record_at(g, p.hv, s.map[t], g.d_v) + p.first + row, value, g.bf16);
-        }
-        m.value[(at + t) * slice + row] = value;
-    }
-}
-
-/* Gates of the tokens to rows `at`.. of the window, and to the records. */
-static __device__ void take_gates(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
-                           const memory &m) {
-    const rssm_geometry &g = c.geometry;
-    const int width = c.layout.width;
-    const int64_t rows = g.rows.records;
-    for (int t = threadIdx.x; t < s.n; t += blockDim.x) {
-        float alpha = 1.0f, beta;
-        token_gates(c, p, s.token + s.offset + t, &alpha, &beta);
-        m.beta[at + t] = beta;
-        if (!g.vector_decay) {
-            m.alpha[at + t] = alpha;
-        }
-        if (s.records && p.first_slice) {
-            slot.record_scalar[(g.channel_beta + p.hv) * rows + s.map[t]] = beta;
-            if (!g.vector_decay) {
-                slot.record_scalar[(g.channel_decay + p.hv) * rows + s.map[t]] = alpha;
-            }
-        }
-    }
-    for (int i = threadIdx.x; g.vector_decay && i < s.n * width; i += blockDim.x) {
-        int t = i / width, column = i % width;
-        float alpha = 1.0f;
+    const int width = c.layout.width, lane = threadIdx.x & 31;
+    const tensor q = {&c.inputs.q, p.key, p.key * g.d_k, g.d_k}, k = {&c.inputs.k, p.key, g.conv_k + p.key * g.d_k, g.d_k};
+    float4 x[STRETCHES];
+#pragma unroll
+    for (int i = 0; i < STRETCHES; i++) {
+        const int column = STRETCH * i + 4 * lane;
+        x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (column < g.d_k) {
-            const rssm_view &view = c.inputs.decay;
-            int64_t from = (int64_t)(s.token + s.offset + t) * view.token_stride + p.hv * view.head_stride + column;
-            float decay = load_io(view.data, from, c.gate_bf16);
-            alpha = channel_decay(g, decay, c.constants.dt_bias[(int64_t)p.h * g.padded_k + column], c.constants.A[p.h]);
-            if (s.records && p.first_slice) {
-                int64_t to = record_at(g, p.hv, s.map[t], g.d_k) + column;
-                if (g.raw_records) {
-                    store_io(slot.record_decay, to, decay, g.bf16);
-                } else {
-                    ((float *)slot.record_decay)[to] = alpha;
-                }
-            }
+            x[i] = token_channels(c, slot, s, query ? q : k, t, column, p.owner);
         }
-        m.alpha[(at + t) * width + column] = alpha;
+        if (column < g.d_k && !query && p.owner && s.records) {
+            store4(slot.record_k, record_at(g, p.key, s.map[t], g.d_k) + column, g.d_k - column, x[i], g.bf16);
+        }
+    }
+    const float inverse = g.l2 ? inverse_norm(x, g.qk_eps) : 1.0f;
+    if (!query && g.l2 && lane == 0 && p.owner && s.records) {
+        slot.record_scalar[(int64_t)(g.channel_norm + p.key) * g.rows.records + s.map[t]] = inverse;
+    }
+#pragma unroll
+    for (int i = 0; i < STRETCHES; i++) {
+        const int column = STRETCH * i + 4 * lane;
+        if (column < width) {
+            const float4 scaled = scale4(x[i], inverse);
+            *(float4 *)(to + column) = query ? scale4(scaled, g.q_scale) : scaled;
+        }
     }
 }
 
-/* Norms of queries and keys, a warp for each; after take_tokens() and a barrier. */
-static __device__ void take_norms(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
-                           const memory &m) {
+static __device__ __forceinline__ void take_value(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int t,
+                                  float *to) {
     const rssm_geometry &g = c.geometry;
-    const int width = c.layout.width, lane = threadIdx.x & 31, warps = blockDim.x / 32;
-    for (int i = threadIdx.x / 32; i < 2 * s.n; i += warps) {
-        int t = i / 2;
-        bool query = i % 2 == 0;
-        float *x = query ? m.query + t * width : m.key + (at + t) * width;
-        float inverse = 1.0f;
-        if (g.l2) {
-            float sum = 0.0f;
-            for (int column = lane; column < width; column += 32) {
-                sum = __fmaf_rn(x[column], x[column], sum);
-            }
-            inverse = 1.0f / sqrtf(warp_sum(sum) + g.qk_eps);
+    const tensor v = {&c.inputs.v, p.hv, g.conv_v + p.hv * g.d_v, g.d_v};
+    for (int row = 4 * (threadIdx.x & 31); row < p.rows; row += STRETCH) {
+        tensor part = v; /* the slice's rows */
+        part.n = p.first + p.rows;
+        const float4 x = token_channels(c, slot, s, part, t, p.first + row, true);
+        if (s.records) {
+            store4(slot.record_v, record_at(g, p.hv, s.map[t], g.d_v) + p.first + row, p.rows - row, x, g.bf16);
         }
-        for (int column = lane; column < width; column += 32) {
-            float scaled = __fmul_rn(x[column], inverse);
-            x[column] = query ? __fmul_rn(scaled, g.q_scale) : scaled;
+        store4(to, row, p.rows - row, x, 0);
+    }
+}
+
+/* Vector decay of a token to row `to`, and to the records. */
+static __device__ __forceinline__ void take_decay(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int t,
+                                  float *to) {
+    const rssm_geometry &g = c.geometry;
+    const rssm_view &view = c.inputs.decay;
+    const int64_t from = (int64_t)(s.token + s.offset + t) * view.token_stride + p.hv * view.head_stride;
+    for (int column = 4 * (threadIdx.x & 31); column < c.layout.width; column += STRETCH) {
+        const int left = g.d_k - column;
+        const float4 raw = load4(view.data, from + column, left, c.gate_bf16), alpha = decay4(g, c.constants, p.h, column, raw);
+        if (s.records && p.first_slice) {
+            store4(slot.record_decay, record_at(g, p.hv, s.map[t], g.d_k) + column, left, g.raw_records ? raw : alpha,
+                   g.raw_records && g.bf16);
         }
-        if (!query && g.l2 && lane == 0 && p.owner && s.records) {
-            slot.record_scalar[(int64_t)(g.channel_norm + p.key) * g.rows.records + s.map[t]] = inverse;
+        *(float4 *)(to + column) = alpha;
+    }
+}
+
+/* Scalar gates of a token. */
+static __device__ __forceinline__ void take_gates(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int t,
+                                  float *alpha_to, float *beta_to) {
+    const rssm_geometry &g = c.geometry;
+    const int64_t rows = g.rows.records;
+    float alpha = 1.0f, beta;
+    token_gates(c, p, s.token + s.offset + t, &alpha, &beta);
+    *beta_to = beta;
+    if (!g.vector_decay) {
+        *alpha_to = alpha;
+    }
+    if (s.records && p.first_slice) {
+        slot.record_scalar[(g.channel_beta + p.hv) * rows + s.map[t]] = beta;
+        if (!g.vector_decay) {
+            slot.record_scalar[(g.channel_decay + p.hv) * rows + s.map[t]] = alpha;
+        }
+    }
+}
+
+/* Queries, keys, values and gates of a stretch's tokens, keys and values to rows `at`.. of the window. A warp takes a row;
+   the last warps come first, as the first ones have most of the history. STRETCHES: of a key. */
+template <int STRETCHES>
+static __device__ __forceinline__ void take_tokens(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
+                                   const memory &m) {
+    const rssm_geometry &g = c.geometry;
+    const int width = c.layout.width, warps = blockDim.x / 32, per = g.vector_decay ? 5 : 4;
+    for (int i = warps - 1 - (int)threadIdx.x / 32; i < s.n * per; i += warps) {
+        const int t = i / per, what = i - t * per;
+        if (what < 2) {
+            take_key<STRETCHES>(c, slot, p, s, what == 0, t, what == 0 ? m.query + t * width : m.key + (at + t) * width);
+        } else if (what == 2) {
+            take_value(c, slot, p, s, t, m.value + (at + t) * c.layout.slice);
+        } else if (what == 4) {
+            take_decay(c, slot, p, s, t, m.alpha + (at + t) * width);
+        } else if ((threadIdx.x & 31) == 0) {
+            take_gates(c, slot, p, s, t, m.alpha + at + t, m.beta + at + t);
         }
     }
 }

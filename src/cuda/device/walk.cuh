@@ -4,82 +4,79 @@
 #define RSSM_CUDA_WALK_CUH
 
 #include "cuda/device/block.cuh"
+#include "cuda/device/tile.cuh"
 
-/* Lane l of a warp holds the columns l, l + 32, ... of a vector; dots by one chain in that order and warp_sum(). */
-template <int BLOCKS> static __device__ __forceinline__ float warp_dot(const float (&r)[BLOCKS], const float *key, int blocks) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < BLOCKS; i++) {
-        if (i < blocks) {
-            sum = __fmaf_rn(key[32 * i], r[i], sum);
+/* r = q; from the newest record the query sees to the oldest: c = beta (k . r), r = alpha (r - delta c k). Eight lanes for
+   each of n queries, with the columns of a row of the state, so four queries in a warp; query t sees the records
+   first .. newest + t. */
+template <class S, bool DELTA, bool VECTOR>
+static __device__ __forceinline__ void walk_vector(const rssm_cuda_layout &l, const memory &m, const tile_place &at, int n, int first, int newest) {
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    for (int base = 4 * warp; base < n; base += 4 * warps) {
+        const int t = base + (((int)threadIdx.x & 31) >> 3);
+        const int last = newest + (base + 3 < n ? base + 3 : n - 1); /* newest record that a query of the warp sees */
+        columns<S> r = {};
+        if (t < n) {
+            load_columns<S>(r, at, m.query + t * l.width);
         }
-    }
-    return warp_sum(sum);
-}
-
-/* r = q; from the newest record the query sees to the oldest: c = beta (k . r), r = alpha (r - delta c k). A warp for each
-   of n queries; query t sees the records first .. newest + t. */
-template <int BLOCKS, bool DELTA, bool VECTOR>
-static __device__ void walk_vector(const rssm_cuda_layout &l, const memory &m, int n, int first, int newest) {
-    const int lane = threadIdx.x & 31, warps = blockDim.x / 32, blocks = l.width / 32;
-    for (int t = threadIdx.x / 32; t < n; t += warps) {
-        float r[BLOCKS], *q = m.query + t * l.width + lane;
-#pragma unroll
-        for (int i = 0; i < BLOCKS; i++) {
-            r[i] = i < blocks ? q[32 * i] : 0.0f;
-        }
-        for (int j = newest + t; j >= first; j--) {
-            const float *key = m.key + j * l.width + lane, *alpha = m.alpha + (VECTOR ? j * l.width + lane : j);
-            float c = __fmul_rn(m.beta[j], warp_dot<BLOCKS>(r, key, blocks));
-            if (lane == 0) {
+        for (int j = last; j >= first; j--) {
+            columns<S> key, decay = {};
+            load_columns<S>(key, at, m.key + j * l.width);
+            if (VECTOR) {
+                load_columns<S>(decay, at, m.alpha + j * l.width);
+            }
+            const float alpha = VECTOR ? 1.0f : m.alpha[j];
+            const float c = __fmul_rn(m.beta[j], group_sum(dot_lane<S>(r.x, key)));
+            if (t >= n || j > newest + t) {
+                continue;
+            }
+            if (at.lane == 0) {
                 m.coefficient[t * l.records + j] = c;
             }
 #pragma unroll
-            for (int i = 0; i < BLOCKS; i++) {
-                if (i < blocks) {
-                    float x = DELTA ? __fmaf_rn(-c, key[32 * i], r[i]) : r[i];
-                    r[i] = __fmul_rn(VECTOR ? alpha[32 * i] : alpha[0], x);
+            for (int i = 0; i < S::BLOCKS; i++) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    float x = DELTA ? __fmaf_rn(-c, key.x[i][e], r.x[i][e]) : r.x[i][e];
+                    r.x[i][e] = __fmul_rn(VECTOR ? decay.x[i][e] : alpha, x);
                 }
             }
         }
-#pragma unroll
-        for (int i = 0; i < BLOCKS; i++) {
-            if (i < blocks) {
-                q[32 * i] = r[i];
-            }
+        if (t < n) {
+            store_columns<S>(r, at, m.query + t * l.width);
         }
     }
 }
 
 /* Without the delta rule and with a scalar decay r stays parallel to q: the products k . q do not wait for each other,
    and only a scalar is walked. */
-template <int BLOCKS> static __device__ void walk_scalar(const rssm_cuda_layout &l, const memory &m, int n, int first, int newest) {
-    const int lane = threadIdx.x & 31, warps = blockDim.x / 32, blocks = l.width / 32, span = newest + n - first;
-    for (int i = threadIdx.x / 32; i < n * span; i += warps) {
-        int t = i / span, j = first + i % span;
-        if (j > newest + t) {
-            continue;
+template <class S>
+static __device__ __forceinline__ void walk_scalar(const rssm_cuda_layout &l, const memory &m, const tile_place &at, int n, int first, int newest) {
+    const int span = newest + n - first, groups = blockDim.x / 8;
+    for (int base = 0; base < n * span; base += groups) { /* eight lanes for each product */
+        const int i = base + (int)threadIdx.x / 8, t = i / (span > 0 ? span : 1), j = first + i - t * span;
+        columns<S> key = {}, query = {};
+        const bool used = i < n * span && j <= newest + t;
+        if (used) {
+            load_columns<S>(key, at, m.key + j * l.width);
+            load_columns<S>(query, at, m.query + t * l.width);
         }
-        float q[BLOCKS];
-#pragma unroll
-        for (int b = 0; b < BLOCKS; b++) {
-            q[b] = b < blocks ? m.query[t * l.width + lane + 32 * b] : 0.0f;
-        }
-        float dot = warp_dot<BLOCKS>(q, m.key + j * l.width + lane, blocks);
-        if (lane == 0) {
+        const float dot = group_sum(dot_lane<S>(query.x, key));
+        if (used && at.lane == 0) {
             m.coefficient[t * l.records + j] = dot;
         }
     }
     __syncthreads();
-    for (int t = threadIdx.x / 32; t < n; t += warps) { /* every lane of the warp walks the same scalar */
+    const int lane = threadIdx.x & 31;
+    for (int t = threadIdx.x / 32; t < n; t += blockDim.x / 32) { /* every lane of the warp walks the same scalar */
         float product = 1.0f;
         for (int j = newest + t; j >= first; j--) {
-            float dot = m.coefficient[t * l.records + j];
+            const float dot = m.coefficient[t * l.records + j], alpha = m.alpha[j];
             __syncwarp();
             if (lane == 0) {
                 m.coefficient[t * l.records + j] = __fmul_rn(m.beta[j], __fmul_rn(product, dot));
             }
-            product = __fmul_rn(product, m.alpha[j]);
+            product = __fmul_rn(product, alpha);
         }
         for (int column = lane; column < l.width; column += 32) {
             m.query[t * l.width + column] = __fmul_rn(product, m.query[t * l.width + column]);
