@@ -3,6 +3,7 @@
 # without them, as the device's runtime and a sanitizer's do not share a process well.
 set(RSSM_CUDA AUTO CACHE STRING "compile the CUDA sources in: AUTO, ON, OFF")
 set(RSSM_CUDA_ARCHITECTURES 90a CACHE STRING "architectures to compile for, e.g. 80;90a;100")
+option(RSSM_CUDA_ONE_INSTANCE "compile one instance of each kernel template only, to see that an architecture compiles" OFF)
 set(RSSM_HAVE_CUDA OFF)
 if(NOT RSSM_CUDA STREQUAL "OFF" AND NOT RSSM_SANITIZE)
   find_program(RSSM_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
@@ -16,6 +17,8 @@ if(NOT RSSM_CUDA STREQUAL "OFF" AND NOT RSSM_SANITIZE)
   endif()
   if(RSSM_NVCC AND RSSM_CUDART AND RSSM_CUDA_INCLUDE)
     set(RSSM_HAVE_CUDA ON)
+    get_filename_component(RSSM_CUDA_LIBS "${RSSM_CUDART}" DIRECTORY)
+    set(RSSM_CUDA_LIBS " -L${RSSM_CUDA_LIBS} -lcudart_static -ldl -lrt -lpthread") # for pkg-config
   elseif(RSSM_CUDA STREQUAL "ON")
     message(FATAL_ERROR "RSSM_CUDA is ON, and nvcc with its static runtime was not found")
   endif()
@@ -25,6 +28,9 @@ endif()
 set(RSSM_NVCC_FLAGS -std=c++17 -O3 --fmad=false -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics)
 if(RSSM_WERROR)
   list(APPEND RSSM_NVCC_FLAGS -Werror all-warnings)
+endif()
+if(RSSM_CUDA_ONE_INSTANCE)
+  list(APPEND RSSM_NVCC_FLAGS -DRSSM_CUDA_ONE_INSTANCE)
 endif()
 
 # Appends the objects of .cu files to a list.

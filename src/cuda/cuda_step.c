@@ -2,6 +2,8 @@
 /* Model steps on the device: scratch, and what the launches of begin and of a layer are given. */
 #include "cuda/cuda_host.h"
 
+enum { MOST_HEADS = 8, LEAST_BLOCKS = 1600 }; /* twice what an H200 runs at once */
+
 /* ---- Working memory ----------------------------------------------------------------------------------- */
 
 static int32_t take(int32_t *total, int32_t floats) {
@@ -10,21 +12,25 @@ static int32_t take(int32_t *total, int32_t floats) {
     return at;
 }
 
-rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, int32_t staged) {
+rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, bool streams) {
     rssm_cuda_layout l = {.width = (g->d_k + 31) / 32 * 32, .records = records, .tokens = tokens, .slice = slice};
     l.key = take(&l.total, records * l.width);
     l.alpha = take(&l.total, g->vector_decay ? records * l.width : records);
     l.beta = take(&l.total, records);
     l.value = take(&l.total, records * slice);
     l.query = take(&l.total, tokens * l.width);
+    l.walked = take(&l.total, streams ? tokens * l.width : 0);
+    l.gram = take(&l.total, streams && !g->delta ? tokens * records : 0);
     l.coefficient = take(&l.total, tokens * records);
     l.y = take(&l.total, tokens * slice);
-    l.state = take(&l.total, staged * g->d_k);
+    bool exact = (g->d_k == 128 || g->d_k == 64) && g->d_v % 16 == 0;
+    l.state = take(&l.total, streams && exact ? RSSM_CUDA_STAGES * RSSM_CUDA_STAGE_BYTES / 4 : 0);
     return l;
 }
 
 int32_t rssm_cuda_scan_slice(const rssm_geometry *g) {
-    int32_t rows = g->d_k == 128 ? 128 : g->d_k == 64 ? 256 : 64; /* what 256 threads hold in registers */
+    bool whole = g->d_v % 16 == 0;
+    int32_t rows = whole && g->d_k == 128 ? 128 : whole && g->d_k == 64 ? 256 : 64; /* what 256 threads hold in registers */
     return g->d_v < rows ? g->d_v : rows;
 }
 
@@ -32,10 +38,15 @@ bool rssm_cuda_spills(const rssm_cache *cache, const rssm_cuda_layout *layout) {
     return layout->total * (int64_t)sizeof(float) > rssm_cuda_of(cache)->shared_bytes;
 }
 
-/* Rows of a slice that a decode stages in shared memory: those beyond what 128 threads hold in registers. */
-static int32_t staged_rows(const rssm_geometry *g, int32_t slice) {
-    int32_t held = g->d_k == 128 ? 64 : g->d_k == 64 ? 128 : slice;
-    return slice > held ? slice - held : 0;
+/* Heads that a block of a decode takes: as many of a key head's as leave blocks enough to fill a device. */
+static int32_t heads_of_block(const rssm_geometry *g, int32_t rows) {
+    int32_t heads = 1;
+    for (int32_t n = 2; n <= MOST_HEADS && n <= g->ratio; n++) {
+        if (g->ratio % n == 0 && (int64_t)rows * g->value_heads / n >= LEAST_BLOCKS) {
+            heads = n;
+        }
+    }
+    return heads;
 }
 
 /* A step's working memory and slices. A prompt runs as a scan. */
@@ -45,7 +56,8 @@ static void shape_step(const rssm_cache *cache, bool prefill, rssm_cuda_step *st
     const int32_t tokens = prefill ? RSSM_CUDA_SCAN_TOKENS : g->step_tokens;
     const int32_t records = prefill && g->rows.records < tokens ? tokens : g->rows.records;
     step->slices = (g->d_v + slice - 1) / slice;
-    step->layout = rssm_cuda_layout_of(g, records, tokens, slice, prefill ? 0 : staged_rows(g, slice));
+    step->heads = prefill ? 1 : heads_of_block(g, step->batch.rows);
+    step->layout = rssm_cuda_layout_of(g, records, tokens, slice, !prefill);
 }
 
 /* Blocks of the launch share a norm, so that it takes a launch of its own. */
@@ -69,7 +81,7 @@ static rssm_status prepare(rssm_cache *cache, int32_t rows, int64_t tokens) {
     rssm_cuda_state *state = rssm_cuda_state_of(cache);
     int64_t floats = 0, y = 0;
     for (int32_t prefill = 0; prefill < 2; prefill++) {
-        rssm_cuda_step step;
+        rssm_cuda_step step = {.batch = {.rows = rows}};
         shape_step(cache, prefill != 0, &step);
         int64_t need = (int64_t)rows * g->value_heads * step.slices * step.layout.total;
         floats = rssm_cuda_spills(cache, &step.layout) && need > floats ? need : floats;
@@ -78,7 +90,7 @@ static rssm_status prepare(rssm_cache *cache, int32_t rows, int64_t tokens) {
     RSSM_CUDA_TRY(cache->context, cudaDeviceSynchronize(), "waiting for the device"); /* steps may use the old scratch */
     RSSM_TRY(grow(cache, &state->memory, floats, "scratch"));
     RSSM_TRY(grow(cache, &state->y, y, "scratch"));
-    rssm_cuda_layout fold = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0);
+    rssm_cuda_layout fold = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, false);
     if (rssm_cuda_spills(cache, &fold)) {
         RSSM_TRY(grow(cache, &state->fold_memory, (int64_t)rows * g->value_heads * fold.total, "scratch"));
         state->fold_jobs = rows;

@@ -1,84 +1,162 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A layer of a decode step: append the step's records, fold what begin planned, walk the queries back, read the
- * checkpoint once for all of them. A block is a value head of a row, or a slice of its rows. The first part of the state is
- * asked for before anything else, to registers and shared memory, and flies while the block walks. The conventional method
- * is the same code with the new token among the records to fold and nothing to walk.
+ * checkpoint once for all of them. A block takes one or more value heads of a row that share a key head (or a slice of
+ * one). The state streams through stages of shared memory, asked for before anything else, across the block's heads, while
+ * the block walks. The conventional method is the same code with the new token among the records to fold and nothing to
+ * walk.
  */
 #include "cuda/device/head.cuh"
 
 enum { THREADS = 128 };
 
-template <class S, bool DELTA, bool VECTOR>
-static __device__ __forceinline__ void decode_head(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
-                                   const slot_maps &maps, const memory &m, tile<S> &x) {
-    const rssm_cuda_layout &l = c.layout;
-    const tile_place at = place_of<THREADS>(c.geometry.d_k, p.rows);
-    float *state = slot.checkpoint + ((int64_t)p.hv * c.geometry.d_v + p.first) * c.geometry.d_k;
-    const int n = row.history - row.first, step = S::ROWS * at.groups;
-    const int fold = row.fold + (c.conventional ? row.tokens : 0), newest = c.conventional ? -1 : n;
-    const stretch s = {row.token, 0, row.tokens, row.held, maps.record + row.history, maps.conv, !c.conventional, true};
-    gather_records(c.geometry, c.constants, slot, p, maps.record + row.first, n, l.width, l.slice, m);
-    take_tokens<(S::BLOCKS + 3) / 4>(c, slot, p, s, n, m);
-    __syncthreads();
-    if (!c.conventional) {
-        if (DELTA || VECTOR) {
-            walk_vector<S, DELTA, VECTOR>(l, m, at, row.tokens, fold, newest);
-        } else {
-            walk_scalar<S>(l, m, at, row.tokens, fold, newest);
+/* The rows of the state of a block's heads, tile by tile. */
+template <class S, int STAGES> struct stream {
+    static constexpr int STEP = S::ROWS * (THREADS / 8), FLOATS = STEP * 32 * S::BLOCKS;
+    tile_place at;
+    const float *head; /* state of the slice in the head that is fetched from */
+    int64_t next_head; /* floats to the next one */
+    int first, left;   /* next row to fetch, heads yet to fetch from */
+    int stage;         /* of the next tile to take; fetched to in the same order */
+    float *memory;
+
+    __device__ __forceinline__ void fetch(int to) {
+        if (left > 0) {
+            fetch_tile<S>(at, head, first, memory + to * FLOATS);
+            first += STEP;
+            if (first >= at.rows) {
+                first = 0;
+                head += next_head;
+                left--;
+            }
         }
-        __syncthreads();
+        __pipeline_commit();
     }
-    for (int first = 0; first < p.rows; first += step) {
-        if (first > 0 && S::EXACT && c.memory == nullptr) {
-            __pipeline_wait_prior(0);
-            load_staged<S>(x, at, m.state, first);
-        } else if (first > 0) {
+    __device__ __forceinline__ void open() {
+#pragma unroll
+        for (int i = 0; i < STAGES; i++) {
+            fetch(i);
+        }
+    }
+    __device__ __forceinline__ void take(tile<S> &x, int row) {
+        __pipeline_wait_prior(STAGES - 1);
+        take_tile<S>(x, at, row, memory + stage * FLOATS);
+    }
+    /* The tile taken last has been used: its stage is free. */
+    __device__ __forceinline__ void go_on() {
+        fetch(stage);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+};
+
+/* What the steps of a block agree on. */
+struct decode_plan {
+    int n;      /* records of history in the window, before the step's own */
+    int fold;   /* the first of the window to fold */
+    int newest; /* record that query 0 sees; -1: none */
+};
+
+/* Folds and reads one head whose records lie in working memory. */
+template <class S, bool DELTA, bool VECTOR, int STAGES>
+static __device__ __forceinline__ void run_head(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
+                                const decode_plan &plan, const memory &m, stream<S, STAGES> &states) {
+    const rssm_cuda_layout &l = c.layout;
+    const tile_place &at = states.at;
+    float *state = slot.checkpoint + ((int64_t)p.hv * c.geometry.d_v + p.first) * c.geometry.d_k;
+    const float *queries = c.conventional ? m.query : m.walked;
+    for (int first = 0; first < p.rows; first += S::ROWS * at.groups) {
+        tile<S> x;
+        if constexpr (S::EXACT) {
+            states.take(x, first);
+        } else {
             load_tile<S>(x, at, state, first);
         }
-        for (int j = 0; j < fold; j++) {
+        for (int j = 0; j < plan.fold; j++) {
             apply_record<S, DELTA, VECTOR>(x, at, l, m, first, j);
         }
-        if (fold > 0) {
+        if (plan.fold > 0) {
             store_tile<S>(x, at, state, first);
         }
         for (int t = 0; t < row.tokens; t++) {
             columns<S> query;
-            load_columns<S>(query, at, m.query + t * l.width);
+            load_columns<S>(query, at, queries + t * l.width);
             read_tile<S>(x, at, query, first, m.y + t * l.slice);
         }
+        if constexpr (S::EXACT) {
+            states.go_on();
+        }
     }
-    __syncthreads();
-    add_values(c, p, m, row.tokens, fold, newest, n);
-    __syncthreads();
-    write_outputs(c, p, row.token, row.tokens, m.y);
+}
+
+template <class S, bool DELTA, bool VECTOR, int STAGES>
+static __device__ __forceinline__ void decode_heads(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, head_place p,
+                                    const slot_maps &maps, const memory &m, stream<S, STAGES> &states) {
+    const rssm_cuda_layout &l = c.layout;
+    const rssm_geometry &g = c.geometry;
+    const int n = row.history - row.first;
+    const uint8_t *map = maps.record + row.first;
+    const stretch s = {row.token, 0, row.tokens, row.held, maps.record + row.history, maps.conv, !c.conventional, true};
+    const decode_plan plan = {n, row.fold + (c.conventional ? row.tokens : 0), c.conventional ? -1 : n};
+    gather_keys<S>(g, slot, p, map, n, l.width, m);
+    take_keys<(S::BLOCKS + 3) / 4>(c, slot, p, s, n, m);
+    for (int i = 0; i < c.heads; i++) {
+        gather_head<S, VECTOR>(g, c.constants, slot, p, map, n, l.width, m);
+        take_head(c, slot, p, s, n, m);
+        __syncthreads();
+        if (!c.conventional && !DELTA && !VECTOR && i == 0) {
+            gram_products<S>(l, m, states.at, row.tokens, plan.fold, plan.newest);
+            __syncthreads();
+        }
+        if (!c.conventional) {
+            if (DELTA || VECTOR) {
+                walk_vector<S, DELTA, VECTOR>(l, m, states.at, row.tokens, plan.fold, plan.newest);
+            } else {
+                walk_scalar(l, m, row.tokens, plan.fold, plan.newest);
+            }
+            __syncthreads();
+        }
+        run_head<S, DELTA, VECTOR, STAGES>(c, row, slot, p, plan, m, states);
+        __syncthreads();
+        add_values(c, p, m, row.tokens, plan.fold, plan.newest, n);
+        __syncthreads();
+        write_outputs(c, p, row.token, row.tokens, m.y);
+        next_head(g, p);
+    }
 }
 
 template <class S, bool DELTA, bool VECTOR>
-static __global__ void __launch_bounds__(THREADS, 4) decode(const __grid_constant__ rssm_cuda_step c) {
+static __global__ void __launch_bounds__(THREADS, 3) decode(const __grid_constant__ rssm_cuda_step c) {
+    constexpr int STAGES = RSSM_CUDA_STAGES;
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
-    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice);
+    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, c.heads);
     slot_parts slot = {};
     const step_row row = find_row(c, p.row, false, &slot);
     if (!row.work) {
         return;
     }
     if (!row.live) {
-        write_zeros(c, p, row);
+        head_place each = p;
+        for (int i = 0; i < c.heads; i++, next_head(c.geometry, each)) {
+            write_zeros(c, each, row);
+        }
         return;
     }
     const memory m = memory_at(c.memory != nullptr ? spilled(c.memory, c.layout.total) : (float *)shared, c.layout);
-    const tile_place at = place_of<THREADS>(c.geometry.d_k, p.rows);
-    const float *state = slot.checkpoint + ((int64_t)p.hv * c.geometry.d_v + p.first) * c.geometry.d_k;
-    tile<S> x;
-    load_tile<S>(x, at, state, 0);
-    if (c.memory == nullptr) {
-        stage_rows<S>(at, state, S::ROWS * at.groups, m.state);
+    const int64_t head = (int64_t)c.geometry.d_v * c.geometry.d_k;
+    stream<S, STAGES> states = {place_of<THREADS>(c.geometry.d_k, p.rows),
+                                slot.checkpoint + p.hv * head + p.first * c.geometry.d_k,
+                                head * (c.geometry.modulo ? c.geometry.key_heads : 1),
+                                0,
+                                c.heads,
+                                0,
+                                m.state};
+    if constexpr (S::EXACT) {
+        states.open();
     }
     load_maps(maps, slot.cursor, c.geometry.rows);
     count_block(c, row, slot, row.fold + (c.conventional ? row.tokens : 0)); /* a barrier, for the maps too */
-    decode_head<S, DELTA, VECTOR>(c, row, slot, p, maps, m, x);
+    decode_heads<S, DELTA, VECTOR, STAGES>(c, row, slot, p, maps, m, states);
 }
 
 /* ---- Norms that blocks share -------------------------------------------------------------------------- */
@@ -145,39 +223,22 @@ extern "C" int rssm_launch_shared_norm(const rssm_cuda_step *call, void *stream)
 
 typedef void (*decode_kernel)(rssm_cuda_step);
 
-/* The variants, by shape and kind: Mamba-2, GDN, KDA. */
-static const decode_kernel kernels[3][3] = {
-    {decode<shape_any, false, false>, decode<shape_any, true, false>, decode<shape_any, true, true>},
-    {decode<shape_64, false, false>, decode<shape_64, true, false>, decode<shape_64, true, true>},
-    {decode<shape_128, false, false>, decode<shape_128, true, false>, decode<shape_128, true, true>},
-};
-
-static int variant_of(int d_k) {
-    return d_k == 128 ? 2 : d_k == 64 ? 1 : 0;
-}
+static const decode_kernel kernels[3][3] = RSSM_KERNEL_TABLE(decode, stream_64, stream_128);
 
 extern "C" int rssm_launch_decode(const rssm_cuda_step *call, void *stream) {
     const rssm_geometry &g = call->geometry;
-    const dim3 blocks((unsigned)(g.value_heads * call->slices), (unsigned)call->batch.rows);
+    const dim3 blocks((unsigned)(g.value_heads / call->heads * call->slices), (unsigned)call->batch.rows);
     const size_t bytes = call->memory != nullptr ? 0 : (size_t)call->layout.total * 4;
     if (call->batch.rows == 0) {
         return 0;
     }
-    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    kernels[variant_of(g)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
     int error = (int)cudaGetLastError();
     return error == 0 && call->y != nullptr ? rssm_launch_shared_norm(call, stream) : error;
 }
 
 extern "C" int rssm_load_decode(int shared_bytes) {
-    for (int v = 0; v < 3; v++) {
-        for (int kind = 0; kind < 3; kind++) {
-            cudaError_t error =
-                cudaFuncSetAttribute((const void *)kernels[v][kind], cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-            if (error != cudaSuccess) {
-                return (int)error;
-            }
-        }
-    }
     cudaFuncAttributes unused;
-    return (int)cudaFuncGetAttributes(&unused, (const void *)shared_norm);
+    int error = load_table(kernels, shared_bytes);
+    return error == 0 ? (int)cudaFuncGetAttributes(&unused, (const void *)shared_norm) : error;
 }

@@ -17,7 +17,8 @@ static __device__ __forceinline__ void fold_job(const rssm_cuda_fold &c, const h
     load_maps(maps, slot.cursor, g.rows);
     __syncthreads();
     const int first_record = (int)(checkpoint - rssm_cursor_base(slot.cursor));
-    gather_records(g, c.constants, slot, p, maps.record + first_record, n, l.width, l.slice, m);
+    gather_keys<S>(g, slot, p, maps.record + first_record, n, l.width, m);
+    gather_head<S, VECTOR>(g, c.constants, slot, p, maps.record + first_record, n, l.width, m);
     __syncthreads();
     const tile_place at = place_of<THREADS>(g.d_k, p.rows);
     const int64_t offset = ((int64_t)p.hv * g.d_v + p.first) * g.d_k;
@@ -40,7 +41,7 @@ template <class S, bool DELTA, bool VECTOR>
 static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ rssm_cuda_fold c) {
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
-    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice);
+    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, 1);
     const memory m = memory_at(c.memory != nullptr ? spilled(c.memory, c.layout.total) : (float *)shared, c.layout);
     for (int64_t job = p.row; job < c.count; job += gridDim.y) {
         __syncthreads();
@@ -52,15 +53,7 @@ static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ r
 
 typedef void (*fold_kernel)(rssm_cuda_fold);
 
-static const fold_kernel kernels[3][3] = {
-    {fold<shape_any, false, false>, fold<shape_any, true, false>, fold<shape_any, true, true>},
-    {fold<shape_64, false, false>, fold<shape_64, true, false>, fold<shape_64, true, true>},
-    {fold<shape_128, false, false>, fold<shape_128, true, false>, fold<shape_128, true, true>},
-};
-
-static int variant_of(int d_k) {
-    return d_k == 128 ? 2 : d_k == 64 ? 1 : 0;
-}
+static const fold_kernel kernels[3][3] = RSSM_KERNEL_TABLE(fold, shape_64, shape_128);
 
 extern "C" int rssm_launch_fold(const rssm_cuda_fold *call, void *stream) {
     const rssm_geometry &g = call->geometry;
@@ -69,19 +62,10 @@ extern "C" int rssm_launch_fold(const rssm_cuda_fold *call, void *stream) {
     if (call->count == 0) {
         return 0;
     }
-    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    kernels[variant_of(g)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
     return (int)cudaGetLastError();
 }
 
 extern "C" int rssm_load_fold(int shared_bytes) {
-    for (int v = 0; v < 3; v++) {
-        for (int kind = 0; kind < 3; kind++) {
-            cudaError_t error =
-                cudaFuncSetAttribute((const void *)kernels[v][kind], cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-            if (error != cudaSuccess) {
-                return (int)error;
-            }
-        }
-    }
-    return 0;
+    return load_table(kernels, shared_bytes);
 }

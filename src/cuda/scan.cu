@@ -17,7 +17,8 @@ static __device__ void scan_head(const rssm_cuda_step &c, const step_row &row, c
     tile<S> x;
     load_tile<S>(x, at, state, 0);
     if (row.fold > 0) {
-        gather_records(c.geometry, c.constants, slot, p, maps.record + row.first, row.fold, l.width, l.slice, m);
+        gather_keys<S>(c.geometry, slot, p, maps.record + row.first, row.fold, l.width, m);
+        gather_head<S, VECTOR>(c.geometry, c.constants, slot, p, maps.record + row.first, row.fold, l.width, m);
         __syncthreads();
         for (int j = 0; j < row.fold; j++) {
             apply_record<S, DELTA, VECTOR>(x, at, l, m, 0, j);
@@ -27,7 +28,8 @@ static __device__ void scan_head(const rssm_cuda_step &c, const step_row &row, c
     for (int offset = 0; offset < row.tokens; offset += RSSM_CUDA_SCAN_TOKENS) {
         const int left = row.tokens - offset, n = left < RSSM_CUDA_SCAN_TOKENS ? left : RSSM_CUDA_SCAN_TOKENS;
         const stretch s = {row.token, offset, n, row.held, nullptr, maps.conv, false, false};
-        take_tokens<(S::BLOCKS + 3) / 4>(c, slot, p, s, 0, m);
+        take_keys<(S::BLOCKS + 3) / 4>(c, slot, p, s, 0, m);
+        take_head(c, slot, p, s, 0, m);
         __syncthreads();
         for (int t = 0; t < n; t++) {
             columns<S> query;
@@ -48,7 +50,7 @@ template <class S, bool DELTA, bool VECTOR>
 static __global__ void __launch_bounds__(THREADS, 2) scan(const __grid_constant__ rssm_cuda_step c) {
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
-    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice);
+    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, 1);
     slot_parts slot = {};
     const step_row row = find_row(c, p.row, false, &slot);
     if (!row.work) {
@@ -111,15 +113,7 @@ extern "C" int rssm_launch_shared_norm(const rssm_cuda_step *call, void *stream)
 
 typedef void (*scan_kernel)(rssm_cuda_step);
 
-static const scan_kernel kernels[3][3] = {
-    {scan<shape_any, false, false>, scan<shape_any, true, false>, scan<shape_any, true, true>},
-    {scan<shape_64, false, false>, scan<shape_64, true, false>, scan<shape_64, true, true>},
-    {scan<shape_128, false, false>, scan<shape_128, true, false>, scan<shape_128, true, true>},
-};
-
-static int variant_of(int d_k) {
-    return d_k == 128 ? 2 : d_k == 64 ? 1 : 0;
-}
+static const scan_kernel kernels[3][3] = RSSM_KERNEL_TABLE(scan, shape_64, shape_128);
 
 extern "C" int rssm_launch_scan(const rssm_cuda_step *call, void *stream) {
     const rssm_geometry &g = call->geometry;
@@ -128,7 +122,7 @@ extern "C" int rssm_launch_scan(const rssm_cuda_step *call, void *stream) {
     if (call->batch.rows == 0) {
         return 0;
     }
-    kernels[variant_of(g.d_k)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    kernels[variant_of(g)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
     int error = (int)cudaGetLastError();
     if (error == 0 && call->y != nullptr) {
         error = rssm_launch_shared_norm(call, stream);
@@ -142,15 +136,7 @@ extern "C" int rssm_launch_scan(const rssm_cuda_step *call, void *stream) {
 }
 
 extern "C" int rssm_load_scan(int shared_bytes) {
-    for (int v = 0; v < 3; v++) {
-        for (int kind = 0; kind < 3; kind++) {
-            cudaError_t error =
-                cudaFuncSetAttribute((const void *)kernels[v][kind], cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-            if (error != cudaSuccess) {
-                return (int)error;
-            }
-        }
-    }
     cudaFuncAttributes unused;
-    return (int)cudaFuncGetAttributes(&unused, (const void *)leave_prompt);
+    int error = load_table(kernels, shared_bytes);
+    return error == 0 ? (int)cudaFuncGetAttributes(&unused, (const void *)leave_prompt) : error;
 }

@@ -15,15 +15,17 @@ struct memory {
     float *alpha;       /* [records], or [records][width] */
     float *beta;        /* [records] */
     float *value;       /* [records][slice] */
-    float *query;       /* [tokens][width]; walked back in place */
+    float *query;       /* [tokens][width] */
+    float *walked;      /* [tokens][width]: r */
+    float *gram;        /* [tokens][records]: k . q, where the heads of a group share them */
     float *coefficient; /* [tokens][records] */
     float *y;           /* [tokens][slice] */
-    float *state;       /* rows of the state that the registers do not hold at once */
+    float *state;       /* stages of rows of the state on their way to registers */
 };
 
 static __device__ __forceinline__ memory memory_at(float *base, const rssm_cuda_layout &l) {
-    return memory{base + l.key,   base + l.alpha,       base + l.beta, base + l.value,
-                  base + l.query, base + l.coefficient, base + l.y, base + l.state};
+    return memory{base + l.key,    base + l.alpha, base + l.beta,        base + l.value, base + l.query,
+                  base + l.walked, base + l.gram,  base + l.coefficient, base + l.y,     base + l.state};
 }
 
 /* A slot's parts in one layer, and the rows of its buffers in order. */
@@ -55,22 +57,31 @@ struct head_place {
     int h, hv;        /* value head in unit order, and in the order of inputs and parts */
     int key;          /* its key head */
     int first, rows;  /* rows of the head's state in this slice */
+    int slice;        /* rows of a whole slice */
     bool owner;       /* leaves what the group's heads share: keys, norms, convolution rows of q and k */
     bool first_slice; /* leaves what the head's slices share: gates */
 };
 
-static __device__ __forceinline__ head_place place_in_head(const rssm_geometry &g, int slices, int slice_rows) {
+/* The first of a block's `heads` heads; they share a key head. */
+static __device__ __forceinline__ head_place place_in_head(const rssm_geometry &g, int slices, int slice_rows, int heads) {
     head_place p;
-    const unsigned slice = blockIdx.x % (unsigned)slices, h = blockIdx.x / (unsigned)slices, ratio = (unsigned)g.ratio;
+    const unsigned slice = blockIdx.x % (unsigned)slices, h = blockIdx.x / (unsigned)slices * (unsigned)heads;
+    const unsigned ratio = (unsigned)g.ratio;
     p.h = (int)h;
     p.row = (int)blockIdx.y;
     p.key = (int)(h / ratio);
     p.hv = g.modulo ? p.key + (int)(h % ratio) * g.key_heads : p.h;
     p.first = (int)slice * slice_rows;
     p.rows = g.d_v - p.first < slice_rows ? g.d_v - p.first : slice_rows;
+    p.slice = slice_rows;
     p.first_slice = slice == 0;
     p.owner = h % ratio == 0 && slice == 0;
     return p;
+}
+
+static __device__ __forceinline__ void next_head(const rssm_geometry &g, head_place &p) {
+    p.h++;
+    p.hv += g.modulo ? g.key_heads : 1;
 }
 
 /* Where a block's working memory lies if it does not fit a multiprocessor. */

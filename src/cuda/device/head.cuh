@@ -41,9 +41,41 @@ static __device__ __forceinline__ void load_maps(slot_maps &maps, const rssm_cur
     }
 }
 
-/* The variants: how many blocks of columns, and how many rows a thread holds. */
-typedef tile_shape<4, 4, true> shape_128;
+/* Shapes: blocks of columns, and how many rows a thread holds at a time. */
+typedef tile_shape<4, 2, true> stream_128; /* decode */
+typedef tile_shape<2, 4, true> stream_64;
+typedef tile_shape<4, 4, true> shape_128; /* folds, scans */
 typedef tile_shape<2, 8, true> shape_64;
 typedef tile_shape<8, 2, false> shape_any;
+
+/* Which of them: 2 for d_k = 128, 1 for 64, 0 for any other. */
+static inline int variant_of(const rssm_geometry &g) {
+    return g.d_v % 16 != 0 ? 0 : g.d_k == 128 ? 2 : g.d_k == 64 ? 1 : 0;
+}
+
+/* The instances of a kernel template, by shape and kind: Mamba-2, GDN, KDA. */
+#ifdef RSSM_CUDA_ONE_INSTANCE
+#define RSSM_KERNEL_TABLE(kernel, exact_64, exact_128)                                                                 \
+    {{nullptr, nullptr, nullptr}, {nullptr, nullptr, nullptr}, {nullptr, kernel<exact_128, true, false>, nullptr}}
+#else
+#define RSSM_KERNEL_TABLE(kernel, exact_64, exact_128)                                                                 \
+    {{kernel<shape_any, false, false>, kernel<shape_any, true, false>, kernel<shape_any, true, true>},                 \
+     {kernel<exact_64, false, false>, kernel<exact_64, true, false>, kernel<exact_64, true, true>},                    \
+     {kernel<exact_128, false, false>, kernel<exact_128, true, false>, kernel<exact_128, true, true>}}
+#endif
+
+/* Loads all instances and allows them the device's shared memory. */
+template <class K> static int load_table(K (&table)[3][3], int shared_bytes) {
+    for (int i = 0; i < 9; i++) {
+        const void *kernel = (const void *)table[i / 3][i % 3];
+        cudaError_t error = kernel == nullptr
+                                ? cudaSuccess
+                                : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+        if (error != cudaSuccess) {
+            return (int)error;
+        }
+    }
+    return 0;
+}
 
 #endif

@@ -53,6 +53,16 @@ static __device__ __forceinline__ float4 load4(const void *p, int64_t at, int le
     return x;
 }
 
+/* The same where the address is known to allow one load. */
+static __device__ __forceinline__ float4 load4_whole(const void *p, int64_t at, int bf16) {
+    if (bf16) {
+        uint2 h = __ldg((const uint2 *)((const uint16_t *)p + at));
+        return make_float4(__uint_as_float(h.x << 16), __uint_as_float(h.x & 0xffff0000u), __uint_as_float(h.y << 16),
+                           __uint_as_float(h.y & 0xffff0000u));
+    }
+    return __ldg((const float4 *)((const float *)p + at));
+}
+
 static __device__ __forceinline__ void store4(void *p, int64_t at, int left, float4 x, int bf16) {
     if (bf16) {
         uint16_t *to = (uint16_t *)p + at;

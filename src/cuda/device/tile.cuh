@@ -18,7 +18,8 @@
 
 #include "cuda/device/numbers.cuh"
 
-/* BLOCKS blocks of 32 columns; EXACT: d_k is 32 BLOCKS, else the number in use is `blocks` and columns end at d_k. */
+/* BLOCKS blocks of 32 columns; EXACT: d_k is 32 BLOCKS and d_v a multiple of 16, else the number of blocks in use is
+   `blocks` and columns end at d_k. */
 template <int BLOCKS_, int ROWS_, bool EXACT_> struct tile_shape {
     static constexpr int BLOCKS = BLOCKS_, ROWS = ROWS_;
     static constexpr bool EXACT = EXACT_;
@@ -37,7 +38,7 @@ struct tile_place {
 };
 
 template <int THREADS> static __device__ __forceinline__ tile_place place_of(int d_k, int rows) {
-    return tile_place{(int)threadIdx.x & 7, (int)threadIdx.x >> 3, THREADS / 8, d_k, (d_k + 31) / 32, rows};
+    return tile_place{(int)threadIdx.x & 7, (int)threadIdx.x >> 3, THREADS / 8, d_k, (d_k + 31) / 32, rows}; /* constants fold */
 }
 
 template <class S> static __device__ __forceinline__ void load_tile(tile<S> &t, const tile_place &p, const float *state, int first) {
@@ -48,7 +49,7 @@ template <class S> static __device__ __forceinline__ void load_tile(tile<S> &t, 
         for (int i = 0; i < S::BLOCKS; i++) {
             float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             int column = 32 * i + 4 * p.lane;
-            const float *from = state + (int64_t)row * p.d_k + column;
+            const float *from = state + row * (S::EXACT ? 32 * S::BLOCKS : p.d_k) + column;
             if (S::EXACT && row < p.rows) {
                 v = __ldcs((const float4 *)from);
             } else if (!S::EXACT && row < p.rows && i < p.blocks) {
@@ -75,7 +76,7 @@ template <class S> static __device__ __forceinline__ void store_tile(const tile<
 #pragma unroll
         for (int i = 0; i < S::BLOCKS; i++) {
             int column = 32 * i + 4 * p.lane;
-            float *to = state + (int64_t)row * p.d_k + column;
+            float *to = state + row * (S::EXACT ? 32 * S::BLOCKS : p.d_k) + column;
             if constexpr (S::EXACT) {
                 __stcs((float4 *)to, make_float4(t.x[r][i][0], t.x[r][i][1], t.x[r][i][2], t.x[r][i][3]));
             } else {
@@ -90,29 +91,30 @@ template <class S> static __device__ __forceinline__ void store_tile(const tile<
     }
 }
 
-/* Rows [first, rows) of the state, on their way to shared memory: what the registers do not hold at once. Each thread
-   fetches what it will read, so that it waits for nobody. */
-template <class S> static __device__ __forceinline__ void stage_rows(const tile_place &p, const float *state, int first, float *staged) {
-    for (int row = first + p.group; S::EXACT && row < p.rows; row += p.groups) {
-#pragma unroll
-        for (int i = 0; i < S::BLOCKS; i++) {
-            const int column = 32 * i + 4 * p.lane;
-            __pipeline_memcpy_async(staged + (row - first) * p.d_k + column, state + (int64_t)row * p.d_k + column, 16);
-        }
-    }
-    __pipeline_commit();
-}
-
-template <class S> static __device__ __forceinline__ void load_staged(tile<S> &t, const tile_place &p, const float *staged, int first) {
+/* A stage: the rows of a tile on their way to registers, by asynchronous copies. Each thread fetches what it will read
+   itself, so that it waits for nobody. Thread by thread: [ROWS][BLOCKS] vectors, the block's threads side by side. */
+template <class S> static __device__ __forceinline__ void fetch_tile(const tile_place &p, const float *state, int first, float *stage) {
+    const float *from = state + (first + p.group) * (32 * S::BLOCKS) + 4 * p.lane;
+    float4 *to = (float4 *)stage + threadIdx.x;
 #pragma unroll
     for (int r = 0; r < S::ROWS; r++) {
-        int row = first + p.group + r * p.groups;
+        if (first + p.group + r * p.groups < p.rows) {
+#pragma unroll
+            for (int i = 0; i < S::BLOCKS; i++) {
+                __pipeline_memcpy_async(to + (r * S::BLOCKS + i) * (8 * p.groups), from + r * p.groups * (32 * S::BLOCKS) + 32 * i, 16);
+            }
+        }
+    }
+}
+
+template <class S> static __device__ __forceinline__ void take_tile(tile<S> &t, const tile_place &p, int first, const float *stage) {
+    const float4 *from = (const float4 *)stage + threadIdx.x;
+#pragma unroll
+    for (int r = 0; r < S::ROWS; r++) {
+        const bool there = first + p.group + r * p.groups < p.rows;
 #pragma unroll
         for (int i = 0; i < S::BLOCKS; i++) {
-            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (row < p.rows) {
-                v = *(const float4 *)(staged + (row - S::ROWS * p.groups) * p.d_k + 32 * i + 4 * p.lane);
-            }
+            const float4 v = there ? from[(r * S::BLOCKS + i) * (8 * p.groups)] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             t.x[r][i][0] = v.x;
             t.x[r][i][1] = v.y;
             t.x[r][i][2] = v.z;

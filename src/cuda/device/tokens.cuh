@@ -69,61 +69,89 @@ static __device__ __forceinline__ float4 decay4(const rssm_geometry &g, const rs
                        left > 2 ? channel_decay(g, decay.z, bias.z, A) : 1.0f, left > 3 ? channel_decay(g, decay.w, bias.w, A) : 1.0f);
 }
 
-/* What a warp moves at a time: a stretch of a record's key, decay or value. */
-struct history_item {
-    int what; /* 0: key, 1: value, 2: decay; -1: none */
-    int j, column;
-};
-
-static __device__ __forceinline__ history_item item_at(const rssm_geometry &g, int index, int n, int keys, int values) {
-    const int per = keys + values + (g.vector_decay ? keys : 0), lane = threadIdx.x & 31;
-    const int j = index / per, k = index - j * per;
-    const int what = j >= n ? -1 : k < keys ? 0 : k < keys + values ? 1 : 2;
-    const int stretch = what == 0 ? k : what == 1 ? k - keys : k - keys - values;
-    return history_item{what, j, STRETCH * stretch + 4 * lane};
+/* Four elements of a record: in exact shapes rows are whole vectors at aligned addresses. */
+template <class S> static __device__ __forceinline__ float4 record4(const void *p, int64_t at, int left, int bf16) {
+    if constexpr (S::EXACT) {
+        return left > 0 ? load4_whole(p, at, bf16) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    } else {
+        return load4(p, at, left, bf16);
+    }
 }
 
-/* n records from map entry `first` on, as rows 0.. of working memory. `constants` serve records of raw gates. Several
-   loads of a warp are in flight before the first is waited for. */
-static __device__ __forceinline__ void gather_records(const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot, const head_place &p,
-                               const uint8_t *map, int n, int width, int slice, const memory &m) {
-    const int keys = (width + STRETCH - 1) / STRETCH, values = (p.rows + STRETCH - 1) / STRETCH, warps = blockDim.x / 32;
-    const int items = n * (keys + values + (g.vector_decay ? keys : 0)), rows = g.rows.records;
-    const float *norms = slot.record_scalar + (int64_t)(g.channel_norm + p.key) * rows;
-    for (int base = threadIdx.x / 32; base < items; base += warps * IN_FLIGHT) {
-        float4 x[IN_FLIGHT];
+/* Keys of n records, normalised, from map entry `first` on, as rows 0.. of working memory. A warp takes a record, and has
+   several of them in flight before it waits for the first. */
+template <class S>
+static __device__ __forceinline__ void gather_keys(const rssm_geometry &g, const slot_parts &slot, const head_place &p, const uint8_t *map, int n,
+                                   int width, const memory &m) {
+    constexpr int STRETCHES = (S::BLOCKS + 3) / 4;
+    const int warps = blockDim.x / 32, lane = threadIdx.x & 31;
+    const float *norms = slot.record_scalar + (int64_t)(g.channel_norm + p.key) * g.rows.records;
+    for (int base = threadIdx.x / 32; base < n; base += warps * IN_FLIGHT) {
+        float4 x[IN_FLIGHT][STRETCHES];
         float norm[IN_FLIGHT];
 #pragma unroll
         for (int i = 0; i < IN_FLIGHT; i++) {
-            const history_item it = item_at(g, base + i * warps, n, keys, values);
-            const int r = it.what >= 0 ? map[it.j] : 0, left = g.d_k - it.column;
-            norm[i] = 1.0f;
-            if (it.what == 0) {
-                x[i] = load4(slot.record_k, record_at(g, p.key, r, g.d_k) + it.column, left, g.bf16);
-                norm[i] = g.l2 ? norms[r] : 1.0f;
-            } else if (it.what == 1) {
-                x[i] = load4(slot.record_v, record_at(g, p.hv, r, g.d_v) + p.first + it.column, p.rows - it.column, g.bf16);
-            } else if (it.what == 2) {
-                x[i] = load4(slot.record_decay, record_at(g, p.hv, r, g.d_k) + it.column, left, g.raw_records && g.bf16);
+            const int r = map[base + i * warps < n ? base + i * warps : base];
+            norm[i] = g.l2 ? norms[r] : 1.0f;
+#pragma unroll
+            for (int k = 0; k < STRETCHES; k++) {
+                const int column = STRETCH * k + 4 * lane;
+                x[i][k] = record4<S>(slot.record_k, record_at(g, p.key, r, g.d_k) + column, g.d_k - column, g.bf16);
             }
         }
 #pragma unroll
         for (int i = 0; i < IN_FLIGHT; i++) {
-            const history_item it = item_at(g, base + i * warps, n, keys, values);
-            if (it.what == 0 && it.column < width) {
-                *(float4 *)(m.key + it.j * width + it.column) = scale4(x[i], norm[i]);
-            } else if (it.what == 1 && it.column < p.rows) {
-                store4(m.value, it.j * slice + it.column, p.rows - it.column, x[i], 0);
-            } else if (it.what == 2 && it.column < width) {
-                *(float4 *)(m.alpha + it.j * width + it.column) =
-                    g.raw_records ? decay4(g, constants, p.h, it.column, x[i]) : x[i];
+#pragma unroll
+            for (int k = 0; k < STRETCHES; k++) {
+                const int j = base + i * warps, column = STRETCH * k + 4 * lane;
+                if (j < n && column < width) {
+                    *(float4 *)(m.key + j * width + column) = scale4(x[i][k], norm[i]);
+                }
             }
         }
     }
+}
+
+/* Values of the same records for one head, or (decay) its vector decays. `constants` serve records of raw gates. */
+template <class S>
+static __device__ __forceinline__ void gather_rows(const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot,
+                                   const head_place &p, const uint8_t *map, int n, bool decay, int width, float *to) {
+    const int warps = blockDim.x / 32, lane = threadIdx.x & 31, elements = decay ? width : p.rows, d = decay ? g.d_k : g.d_v;
+    const void *from = decay ? slot.record_decay : slot.record_v;
+    const int bf16 = decay ? g.raw_records && g.bf16 : g.bf16, there = decay ? g.d_k : p.rows, stride = decay ? width : p.slice;
+    for (int column = 4 * lane; column < elements; column += STRETCH) {
+        for (int base = threadIdx.x / 32; base < n; base += warps * IN_FLIGHT) {
+            float4 x[IN_FLIGHT];
+#pragma unroll
+            for (int i = 0; i < IN_FLIGHT; i++) {
+                const int r = map[base + i * warps < n ? base + i * warps : base];
+                x[i] = record4<S>(from, record_at(g, p.hv, r, d) + (decay ? 0 : p.first) + column, there - column, bf16);
+            }
+#pragma unroll
+            for (int i = 0; i < IN_FLIGHT; i++) {
+                const int j = base + i * warps;
+                if (j < n) {
+                    float4 y = decay && g.raw_records ? decay4(g, constants, p.h, column, x[i]) : x[i];
+                    store4(to, j * stride + column, elements - column, y, 0);
+                }
+            }
+        }
+    }
+}
+
+/* What differs between the heads of a group: values and gates. */
+template <class S, bool VECTOR>
+static __device__ __forceinline__ void gather_head(const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot,
+                                   const head_place &p, const uint8_t *map, int n, int width, const memory &m) {
+    const int64_t rows = g.rows.records;
+    gather_rows<S>(g, constants, slot, p, map, n, false, width, m.value);
+    if constexpr (VECTOR) {
+        gather_rows<S>(g, constants, slot, p, map, n, true, width, m.alpha);
+    }
     for (int j = threadIdx.x; j < n; j += blockDim.x) {
-        m.beta[j] = slot.record_scalar[(int64_t)(g.channel_beta + p.hv) * rows + map[j]];
-        if (!g.vector_decay) {
-            m.alpha[j] = slot.record_scalar[(int64_t)(g.channel_decay + p.hv) * rows + map[j]];
+        m.beta[j] = slot.record_scalar[(g.channel_beta + p.hv) * rows + map[j]];
+        if (!VECTOR) {
+            m.alpha[j] = slot.record_scalar[(g.channel_decay + p.hv) * rows + map[j]];
         }
     }
 }
@@ -280,21 +308,29 @@ static __device__ __forceinline__ void take_gates(const rssm_cuda_step &c, const
     }
 }
 
-/* Queries, keys, values and gates of a stretch's tokens, keys and values to rows `at`.. of the window. A warp takes a row;
-   the last warps come first, as the first ones have most of the history. STRETCHES: of a key. */
+/* Queries and keys of a stretch's tokens, keys to rows `at`.. of the window. A warp takes a row. */
 template <int STRETCHES>
-static __device__ __forceinline__ void take_tokens(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
-                                   const memory &m) {
+static __device__ __forceinline__ void take_keys(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
+                                 const memory &m) {
+    const int width = c.layout.width, warps = blockDim.x / 32;
+    for (int i = threadIdx.x / 32; i < 2 * s.n; i += warps) {
+        const int t = i / 2;
+        const bool query = i % 2 == 0;
+        take_key<STRETCHES>(c, slot, p, s, query, t, query ? m.query + t * width : m.key + (at + t) * width);
+    }
+}
+
+/* Values and gates of the tokens for one head; the last warps come first, as the first ones have the keys. */
+static __device__ __forceinline__ void take_head(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
+                                 const memory &m) {
     const rssm_geometry &g = c.geometry;
-    const int width = c.layout.width, warps = blockDim.x / 32, per = g.vector_decay ? 5 : 4;
+    const int warps = blockDim.x / 32, per = g.vector_decay ? 3 : 2;
     for (int i = warps - 1 - (int)threadIdx.x / 32; i < s.n * per; i += warps) {
         const int t = i / per, what = i - t * per;
-        if (what < 2) {
-            take_key<STRETCHES>(c, slot, p, s, what == 0, t, what == 0 ? m.query + t * width : m.key + (at + t) * width);
-        } else if (what == 2) {
+        if (what == 0) {
             take_value(c, slot, p, s, t, m.value + (at + t) * c.layout.slice);
-        } else if (what == 4) {
-            take_decay(c, slot, p, s, t, m.alpha + (at + t) * width);
+        } else if (what == 2) {
+            take_decay(c, slot, p, s, t, m.alpha + (at + t) * c.layout.width);
         } else if ((threadIdx.x & 31) == 0) {
             take_gates(c, slot, p, s, t, m.alpha + at + t, m.beta + at + t);
         }

@@ -43,43 +43,45 @@ static __device__ __forceinline__ void walk_vector(const rssm_cuda_layout &l, co
             }
         }
         if (t < n) {
-            store_columns<S>(r, at, m.query + t * l.width);
+            store_columns<S>(r, at, m.walked + t * l.width);
         }
     }
 }
 
-/* Without the delta rule and with a scalar decay r stays parallel to q: the products k . q do not wait for each other,
-   and only a scalar is walked. */
+/* The products k . q, which the heads of a group share where r stays parallel to q: without the delta rule and with a
+   scalar decay. They do not wait for each other: eight lanes for each. Query t needs the records first .. newest + t. */
 template <class S>
-static __device__ __forceinline__ void walk_scalar(const rssm_cuda_layout &l, const memory &m, const tile_place &at, int n, int first, int newest) {
+static __device__ __forceinline__ void gram_products(const rssm_cuda_layout &l, const memory &m, const tile_place &at, int n, int first, int newest) {
     const int span = newest + n - first, groups = blockDim.x / 8;
-    for (int base = 0; base < n * span; base += groups) { /* eight lanes for each product */
-        const int i = base + (int)threadIdx.x / 8, t = i / (span > 0 ? span : 1), j = first + i - t * span;
-        columns<S> key = {}, query = {};
+    for (int base = 0; base < n * span; base += groups) {
+        const int i = base + (int)threadIdx.x / 8, t = i / span, j = first + i - t * span;
         const bool used = i < n * span && j <= newest + t;
+        columns<S> key = {}, query = {};
         if (used) {
             load_columns<S>(key, at, m.key + j * l.width);
             load_columns<S>(query, at, m.query + t * l.width);
         }
         const float dot = group_sum(dot_lane<S>(query.x, key));
         if (used && at.lane == 0) {
-            m.coefficient[t * l.records + j] = dot;
+            m.gram[t * l.records + j] = dot;
         }
     }
-    __syncthreads();
+}
+
+/* There only a scalar is walked; every lane of a warp walks the same one. */
+static __device__ __forceinline__ void walk_scalar(const rssm_cuda_layout &l, const memory &m, int n, int first, int newest) {
     const int lane = threadIdx.x & 31;
-    for (int t = threadIdx.x / 32; t < n; t += blockDim.x / 32) { /* every lane of the warp walks the same scalar */
+    for (int t = threadIdx.x / 32; t < n; t += blockDim.x / 32) {
         float product = 1.0f;
         for (int j = newest + t; j >= first; j--) {
-            const float dot = m.coefficient[t * l.records + j], alpha = m.alpha[j];
-            __syncwarp();
+            const float c = __fmul_rn(m.beta[j], __fmul_rn(product, m.gram[t * l.records + j]));
             if (lane == 0) {
-                m.coefficient[t * l.records + j] = __fmul_rn(m.beta[j], __fmul_rn(product, dot));
+                m.coefficient[t * l.records + j] = c;
             }
-            product = __fmul_rn(product, alpha);
+            product = __fmul_rn(product, m.alpha[j]);
         }
         for (int column = lane; column < l.width; column += 32) {
-            m.query[t * l.width + column] = __fmul_rn(product, m.query[t * l.width + column]);
+            m.walked[t * l.width + column] = __fmul_rn(product, m.query[t * l.width + column]);
         }
     }
 }
