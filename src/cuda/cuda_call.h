@@ -16,8 +16,8 @@ extern "C" {
 
 /* Tokens that a scan (prefill, conventional) takes at a time. */
 enum { RSSM_CUDA_SCAN_TOKENS = 16 };
-/* Tiles of the state in flight in a block of a decode, and bytes of one: what 128 threads hold of exact shapes. */
-enum { RSSM_CUDA_STAGES = 3, RSSM_CUDA_STAGE_BYTES = 16 << 10 };
+/* Tiles of the state in flight in a block of a decode, and what a thread holds of one, in exact shapes. */
+enum { RSSM_CUDA_STAGES = 2, RSSM_CUDA_TILE_BYTES = 128 };
 
 /* One per cache, in device memory. */
 typedef struct rssm_cuda_words {
@@ -71,6 +71,7 @@ typedef struct rssm_cuda_step {
     int32_t gate_bf16, out_bf16;
     int32_t prefill, conventional;
     int32_t slices;  /* blocks that share a head */
+    int32_t threads; /* of a block of a decode: 128 or 256 */
     int32_t heads;   /* that a block takes, of one key head; 1 where slices is more */
     float *memory;   /* working memory of the blocks where it does not fit a multiprocessor, else NULL */
     float *y;        /* [tokens][value_heads][d_v]: outputs before the norm, where blocks share a norm, else NULL */

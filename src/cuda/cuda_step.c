@@ -12,19 +12,19 @@ static int32_t take(int32_t *total, int32_t floats) {
     return at;
 }
 
-rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, bool streams) {
+rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, int32_t threads) {
     rssm_cuda_layout l = {.width = (g->d_k + 31) / 32 * 32, .records = records, .tokens = tokens, .slice = slice};
     l.key = take(&l.total, records * l.width);
     l.alpha = take(&l.total, g->vector_decay ? records * l.width : records);
     l.beta = take(&l.total, records);
     l.value = take(&l.total, records * slice);
     l.query = take(&l.total, tokens * l.width);
-    l.walked = take(&l.total, streams ? tokens * l.width : 0);
-    l.gram = take(&l.total, streams && !g->delta ? tokens * records : 0);
+    l.walked = take(&l.total, threads > 0 ? tokens * l.width : 0);
+    l.gram = take(&l.total, threads > 0 && !g->delta ? tokens * records : 0);
     l.coefficient = take(&l.total, tokens * records);
     l.y = take(&l.total, tokens * slice);
     bool exact = (g->d_k == 128 || g->d_k == 64) && g->d_v % 16 == 0;
-    l.state = take(&l.total, streams && exact ? RSSM_CUDA_STAGES * RSSM_CUDA_STAGE_BYTES / 4 : 0);
+    l.state = take(&l.total, exact ? threads * RSSM_CUDA_STAGES * RSSM_CUDA_TILE_BYTES / 4 : 0);
     return l;
 }
 
@@ -57,7 +57,8 @@ static void shape_step(const rssm_cache *cache, bool prefill, rssm_cuda_step *st
     const int32_t records = prefill && g->rows.records < tokens ? tokens : g->rows.records;
     step->slices = (g->d_v + slice - 1) / slice;
     step->heads = prefill ? 1 : heads_of_block(g, step->batch.rows);
-    step->layout = rssm_cuda_layout_of(g, records, tokens, slice, !prefill);
+    step->threads = g->step_tokens > 2 ? 256 : 128;
+    step->layout = rssm_cuda_layout_of(g, records, tokens, slice, prefill ? 0 : step->threads);
 }
 
 /* Blocks of the launch share a norm, so that it takes a launch of its own. */
@@ -90,7 +91,7 @@ static rssm_status prepare(rssm_cache *cache, int32_t rows, int64_t tokens) {
     RSSM_CUDA_TRY(cache->context, cudaDeviceSynchronize(), "waiting for the device"); /* steps may use the old scratch */
     RSSM_TRY(grow(cache, &state->memory, floats, "scratch"));
     RSSM_TRY(grow(cache, &state->y, y, "scratch"));
-    rssm_cuda_layout fold = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, false);
+    rssm_cuda_layout fold = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0);
     if (rssm_cuda_spills(cache, &fold)) {
         RSSM_TRY(grow(cache, &state->fold_memory, (int64_t)rows * g->value_heads * fold.total, "scratch"));
         state->fold_jobs = rows;

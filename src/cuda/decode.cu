@@ -8,10 +8,10 @@
  */
 #include "cuda/device/head.cuh"
 
-enum { THREADS = 128 };
+enum { NORM_THREADS = 128, STAGES = RSSM_CUDA_STAGES };
 
 /* The rows of the state of a block's heads, tile by tile. */
-template <class S, int STAGES> struct stream {
+template <class S, int THREADS> struct stream {
     static constexpr int STEP = S::ROWS * (THREADS / 8), FLOATS = STEP * 32 * S::BLOCKS;
     tile_place at;
     const float *head; /* state of the slice in the head that is fetched from */
@@ -57,9 +57,9 @@ struct decode_plan {
 };
 
 /* Folds and reads one head whose records lie in working memory. */
-template <class S, bool DELTA, bool VECTOR, int STAGES>
+template <class S, bool DELTA, bool VECTOR, int THREADS>
 static __device__ __forceinline__ void run_head(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
-                                const decode_plan &plan, const memory &m, stream<S, STAGES> &states) {
+                                const decode_plan &plan, const memory &m, stream<S, THREADS> &states) {
     const rssm_cuda_layout &l = c.layout;
     const tile_place &at = states.at;
     float *state = slot.checkpoint + ((int64_t)p.hv * c.geometry.d_v + p.first) * c.geometry.d_k;
@@ -88,15 +88,18 @@ static __device__ __forceinline__ void run_head(const rssm_cuda_step &c, const s
     }
 }
 
-template <class S, bool DELTA, bool VECTOR, int STAGES>
+template <class S, bool DELTA, bool VECTOR, int THREADS>
 static __device__ __forceinline__ void decode_heads(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, head_place p,
-                                    const slot_maps &maps, const memory &m, stream<S, STAGES> &states) {
+                                    const slot_maps &maps, const memory &m, stream<S, THREADS> &states) {
     const rssm_cuda_layout &l = c.layout;
     const rssm_geometry &g = c.geometry;
     const int n = row.history - row.first;
     const uint8_t *map = maps.record + row.first;
     const stretch s = {row.token, 0, row.tokens, row.held, maps.record + row.history, maps.conv, !c.conventional, true};
     const decode_plan plan = {n, row.fold + (c.conventional ? row.tokens : 0), c.conventional ? -1 : n};
+    if (c.heads > 1) {
+        prefetch_heads(c, slot, p, map, n, row.token);
+    }
     gather_keys<S>(g, slot, p, map, n, l.width, m);
     take_keys<(S::BLOCKS + 3) / 4>(c, slot, p, s, n, m);
     for (int i = 0; i < c.heads; i++) {
@@ -115,7 +118,7 @@ static __device__ __forceinline__ void decode_heads(const rssm_cuda_step &c, con
             }
             __syncthreads();
         }
-        run_head<S, DELTA, VECTOR, STAGES>(c, row, slot, p, plan, m, states);
+        run_head<S, DELTA, VECTOR, THREADS>(c, row, slot, p, plan, m, states);
         __syncthreads();
         add_values(c, p, m, row.tokens, plan.fold, plan.newest, n);
         __syncthreads();
@@ -124,9 +127,8 @@ static __device__ __forceinline__ void decode_heads(const rssm_cuda_step &c, con
     }
 }
 
-template <class S, bool DELTA, bool VECTOR>
-static __global__ void __launch_bounds__(THREADS, 3) decode(const __grid_constant__ rssm_cuda_step c) {
-    constexpr int STAGES = RSSM_CUDA_STAGES;
+template <class S, bool DELTA, bool VECTOR, int THREADS>
+static __device__ __forceinline__ void decode_block(const rssm_cuda_step &c) {
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
     const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, c.heads);
@@ -144,7 +146,7 @@ static __global__ void __launch_bounds__(THREADS, 3) decode(const __grid_constan
     }
     const memory m = memory_at(c.memory != nullptr ? spilled(c.memory, c.layout.total) : (float *)shared, c.layout);
     const int64_t head = (int64_t)c.geometry.d_v * c.geometry.d_k;
-    stream<S, STAGES> states = {place_of<THREADS>(c.geometry.d_k, p.rows),
+    stream<S, THREADS> states = {place_of<THREADS>(c.geometry.d_k, p.rows),
                                 slot.checkpoint + p.hv * head + p.first * c.geometry.d_k,
                                 head * (c.geometry.modulo ? c.geometry.key_heads : 1),
                                 0,
@@ -156,13 +158,22 @@ static __global__ void __launch_bounds__(THREADS, 3) decode(const __grid_constan
     }
     load_maps(maps, slot.cursor, c.geometry.rows);
     count_block(c, row, slot, row.fold + (c.conventional ? row.tokens : 0)); /* a barrier, for the maps too */
-    decode_heads<S, DELTA, VECTOR, STAGES>(c, row, slot, p, maps, m, states);
+    decode_heads<S, DELTA, VECTOR, THREADS>(c, row, slot, p, maps, m, states);
+}
+
+/* Steps of one or two tokens take small blocks, of which a multiprocessor has many; for more tokens, which need more
+   working memory and arithmetic, a block has twice the threads. */
+template <class S, bool DELTA, bool VECTOR> static __global__ void __launch_bounds__(128, 4) decode(const __grid_constant__ rssm_cuda_step c) {
+    decode_block<S, DELTA, VECTOR, 128>(c);
+}
+template <class S, bool DELTA, bool VECTOR> static __global__ void __launch_bounds__(256, 2) verify(const __grid_constant__ rssm_cuda_step c) {
+    decode_block<S, DELTA, VECTOR, 256>(c);
 }
 
 /* ---- Norms that blocks share -------------------------------------------------------------------------- */
 
 static __device__ float block_sum(float x) {
-    __shared__ float parts[THREADS / 32];
+    __shared__ float parts[NORM_THREADS / 32];
     x = warp_sum(x);
     __syncthreads();
     if ((threadIdx.x & 31) == 0) {
@@ -173,7 +184,7 @@ static __device__ float block_sum(float x) {
 }
 
 /* Block (group, row, z): the tokens z, z + gridDim.z, ... of a row, the heads of one norm group. */
-static __global__ void __launch_bounds__(THREADS) shared_norm(const __grid_constant__ rssm_cuda_step c) {
+static __global__ void __launch_bounds__(NORM_THREADS) shared_norm(const __grid_constant__ rssm_cuda_step c) {
     const rssm_geometry &g = c.geometry;
     const int heads = g.value_heads / (int)gridDim.x, h0 = blockIdx.x * heads, norm = g.out_norm;
     const bool gate_first = norm == RSSM_OUT_NORM_GROUP || norm == RSSM_OUT_NORM_GATE_SILU;
@@ -184,7 +195,7 @@ static __global__ void __launch_bounds__(THREADS) shared_norm(const __grid_const
         for (int t = blockIdx.z; row.live && t < row.tokens; t += gridDim.z) {
             const int64_t token = row.token + t;
             float *y = c.y + token * g.value_heads * g.d_v, sum = 0.0f;
-            for (int i = threadIdx.x; i < heads * g.d_v; i += THREADS) {
+            for (int i = threadIdx.x; i < heads * g.d_v; i += NORM_THREADS) {
                 int h = h0 + i / g.d_v, key = h / g.ratio, at = i % g.d_v;
                 int hv = g.modulo ? key + h % g.ratio * g.key_heads : h;
                 float u = y[hv * g.d_v + at];
@@ -195,7 +206,7 @@ static __global__ void __launch_bounds__(THREADS) shared_norm(const __grid_const
                 sum = __fmaf_rn(u, u, sum);
             }
             float scale = norms ? 1.0f / sqrtf(block_sum(sum) / (float)(heads * g.d_v) + g.out_eps) : 1.0f;
-            for (int i = threadIdx.x; i < heads * g.d_v; i += THREADS) {
+            for (int i = threadIdx.x; i < heads * g.d_v; i += NORM_THREADS) {
                 int h = h0 + i / g.d_v, key = h / g.ratio, at = i % g.d_v;
                 int hv = g.modulo ? key + h % g.ratio * g.key_heads : h;
                 float u = y[hv * g.d_v + at];
@@ -215,7 +226,7 @@ extern "C" int rssm_launch_shared_norm(const rssm_cuda_step *call, void *stream)
     const rssm_geometry &g = call->geometry;
     const int z = call->prefill ? 64 : g.step_tokens;
     dim3 grid((unsigned)(g.units * g.unit_norms), (unsigned)(call->batch.rows < 65535 ? call->batch.rows : 65535), (unsigned)z);
-    shared_norm<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*call);
+    shared_norm<<<grid, NORM_THREADS, 0, (cudaStream_t)stream>>>(*call);
     return (int)cudaGetLastError();
 }
 
@@ -223,7 +234,8 @@ extern "C" int rssm_launch_shared_norm(const rssm_cuda_step *call, void *stream)
 
 typedef void (*decode_kernel)(rssm_cuda_step);
 
-static const decode_kernel kernels[3][3] = RSSM_KERNEL_TABLE(decode, stream_64, stream_128);
+static const decode_kernel kernels[2][3][3] = {RSSM_KERNEL_TABLE(decode, stream_64, stream_128),
+                                               RSSM_KERNEL_TABLE(verify, stream_64, stream_128)};
 
 extern "C" int rssm_launch_decode(const rssm_cuda_step *call, void *stream) {
     const rssm_geometry &g = call->geometry;
@@ -232,13 +244,15 @@ extern "C" int rssm_launch_decode(const rssm_cuda_step *call, void *stream) {
     if (call->batch.rows == 0) {
         return 0;
     }
-    kernels[variant_of(g)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    const int large = call->threads == 256;
+    kernels[large][variant_of(g)][g.kind - RSSM_MAMBA2]<<<blocks, (unsigned)call->threads, bytes, (cudaStream_t)stream>>>(*call);
     int error = (int)cudaGetLastError();
     return error == 0 && call->y != nullptr ? rssm_launch_shared_norm(call, stream) : error;
 }
 
 extern "C" int rssm_load_decode(int shared_bytes) {
     cudaFuncAttributes unused;
-    int error = load_table(kernels, shared_bytes);
+    int error = load_table(kernels[0], shared_bytes);
+    error = error == 0 ? load_table(kernels[1], shared_bytes) : error;
     return error == 0 ? (int)cudaFuncGetAttributes(&unused, (const void *)shared_norm) : error;
 }

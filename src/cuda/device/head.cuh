@@ -23,7 +23,7 @@ static __device__ __forceinline__ void apply_record(tile<S> &x, const tile_place
         int row = first + at.group + r * at.groups;
         value[r] = row < at.rows ? m.value[j * l.slice + row] : 0.0f;
     }
-    update_tile<S, DELTA, VECTOR>(x, key, decay, VECTOR ? 0.0f : m.alpha[j], m.beta[j], value);
+    update_tile<S, DELTA, VECTOR>(x, at, key, decay, VECTOR ? 0.0f : m.alpha[j], m.beta[j], value);
 }
 
 /* The rows of a slot's buffers in the order of its cursor, in shared memory. */

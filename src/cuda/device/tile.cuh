@@ -171,9 +171,20 @@ template <class S> static __device__ __forceinline__ float dot_lane(const float 
     return __fadd_rn(__fadd_rn(s[0], s[1]), __fadd_rn(s[2], s[3]));
 }
 
+/* Sums over the eight lanes of a group for several rows at once: lanes 4 apart exchange rows, so that each pair of rows
+   takes the shuffles of one. The same tree as group_sum(); lanes 0..3 end up with the even row, 4..7 with the odd one. */
+static __device__ __forceinline__ float pair_sum(float even, float odd, int lane) {
+    const bool upper = (lane & 4) != 0;
+    const float mine = upper ? odd : even, other = upper ? even : odd;
+    float x = mine + __shfl_xor_sync(0xffffffffu, other, 4);
+    x += __shfl_xor_sync(0xffffffffu, x, 2);
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x;
+}
+
 /* The update. value[r]: of the thread's rows; alpha: one number or the columns of a vector. */
 template <class S, bool DELTA, bool VECTOR>
-static __device__ __forceinline__ void update_tile(tile<S> &t, const columns<S> &key, const columns<S> &decay, float alpha, float beta,
+static __device__ __forceinline__ void update_tile(tile<S> &t, const tile_place &p, const columns<S> &key, const columns<S> &decay, float alpha, float beta,
                                    const float (&value)[S::ROWS]) {
     float u[S::ROWS];
 #pragma unroll
@@ -187,9 +198,17 @@ static __device__ __forceinline__ void update_tile(tile<S> &t, const columns<S> 
         }
         u[r] = DELTA ? dot_lane<S>(t.x[r], key) : 0.0f;
     }
+    if (DELTA) {
+#pragma unroll
+        for (int r = 0; r < S::ROWS; r += 2) {
+            const float mine = pair_sum(u[r], u[r + 1], p.lane), other = __shfl_xor_sync(0xffffffffu, mine, 4);
+            u[r] = (p.lane & 4) != 0 ? other : mine;
+            u[r + 1] = (p.lane & 4) != 0 ? mine : other;
+        }
+    }
 #pragma unroll
     for (int r = 0; r < S::ROWS; r++) {
-        u[r] = __fmul_rn(beta, DELTA ? __fsub_rn(value[r], group_sum(u[r])) : value[r]);
+        u[r] = __fmul_rn(beta, DELTA ? __fsub_rn(value[r], u[r]) : value[r]);
 #pragma unroll
         for (int i = 0; i < S::BLOCKS; i++) {
 #pragma unroll
@@ -203,10 +222,10 @@ static __device__ __forceinline__ void update_tile(tile<S> &t, const columns<S> 
 /* y[row] = row . query for the thread's rows; y belongs to the slice. */
 template <class S> static __device__ __forceinline__ void read_tile(const tile<S> &t, const tile_place &p, const columns<S> &query, int first, float *y) {
 #pragma unroll
-    for (int r = 0; r < S::ROWS; r++) {
-        float dot = group_sum(dot_lane<S>(t.x[r], query));
-        int row = first + p.group + r * p.groups;
-        if (p.lane == 0 && row < p.rows) {
+    for (int r = 0; r < S::ROWS; r += 2) {
+        const float dot = pair_sum(dot_lane<S>(t.x[r], query), dot_lane<S>(t.x[r + 1], query), p.lane);
+        const int row = first + p.group + (r + (p.lane >> 2)) * p.groups;
+        if ((p.lane & 3) == 0 && row < p.rows) {
             y[row] = dot;
         }
     }

@@ -139,6 +139,37 @@ static __device__ __forceinline__ void gather_rows(const rssm_geometry &g, const
     }
 }
 
+/* Asks the second-level cache for what the heads of a block will gather one after another. */
+static __device__ __forceinline__ void prefetch_line(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+static __device__ __forceinline__ void prefetch_heads(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const uint8_t *map,
+                                      int n, int token) {
+    const rssm_geometry &g = c.geometry;
+    const int io = g.bf16 ? 2 : 4, step = g.modulo ? g.key_heads : 1, per = n + 3;
+    const int decay = g.vector_decay ? g.d_k * (g.raw_records ? io : 4) : 0, value = p.rows * io;
+    for (int i = threadIdx.x; i < c.heads * per; i += blockDim.x) {
+        const int hv = p.hv + i / per * step, j = i % per;
+        if (j < n) {
+            const char *v = slot.record_v + (record_at(g, hv, map[j], g.d_v) + p.first) * io;
+            for (int at = 0; at < value; at += 128) {
+                prefetch_line(v + at);
+            }
+            for (int at = 0; at < decay; at += 128) {
+                prefetch_line(slot.record_decay + record_at(g, hv, map[j], g.d_k) * (decay / g.d_k) + at);
+            }
+        } else if (j == n) {
+            prefetch_line(slot.record_scalar + (int64_t)(g.channel_beta + hv) * g.rows.records);
+        } else if (j == n + 1 && !g.vector_decay) {
+            prefetch_line(slot.record_scalar + (int64_t)(g.channel_decay + hv) * g.rows.records);
+        } else if (j == n + 2) {
+            const rssm_view &v = c.inputs.v;
+            prefetch_line((const char *)v.data + ((int64_t)token * v.token_stride + hv * v.head_stride + p.first) * io);
+        }
+    }
+}
+
 /* What differs between the heads of a group: values and gates. */
 template <class S, bool VECTOR>
 static __device__ __forceinline__ void gather_head(const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot,
@@ -174,23 +205,20 @@ struct tensor {
     int head, channel, n;
 };
 
-/* Four channels of one token after the convolution, rounded to the io format; their inputs go to the convolution rows. */
-static __device__ __forceinline__ float4 token_channels(const rssm_cuda_step &c, const slot_parts &slot, const stretch &s, const tensor &x,
-                                        int t, int column, bool leaves) {
+/* Four channels of one token after the convolution, rounded to the io format; their inputs go to the convolution rows.
+   Not inlined: it would take the registers of layers that have no convolution. */
+static __device__ __noinline__ float4 convolved4(const rssm_cuda_step &c, char *conv, const stretch &s, const tensor &x, int t, int column,
+                                 bool leaves) {
     const rssm_geometry &g = c.geometry;
-    const int w = g.conv_width, io = g.bf16, at = s.offset + t, left = x.n - column;
+    const int w = g.conv_width, io = g.bf16, at = s.offset + t, left = x.n - column, channel = x.channel + column;
     const int64_t base = x.head * x.view->head_stride + column;
-    if (w == 0 || left <= 0) {
-        return load4(x.view->data, (int64_t)(s.token + at) * x.view->token_stride + base, left, io);
-    }
-    const int channel = x.channel + column;
     float4 taps[RSSM_CONV_WIDTH_MAX], weights[RSSM_CONV_WIDTH_MAX], acc = load4(c.constants.conv_bias, channel, left, 0);
 #pragma unroll
     for (int j = 0; j < RSSM_CONV_WIDTH_MAX; j++) {
         if (j < w) {
             int from = at + j - (w - 1); /* token of the row; negative: in the convolution rows */
             taps[j] = from >= 0 ? load4(x.view->data, (int64_t)(s.token + from) * x.view->token_stride + base, left, io)
-                                : load4(slot.conv, (int64_t)s.conv_map[s.held + from] * g.conv_channels + channel, left, io);
+                                : load4(conv, (int64_t)s.conv_map[s.held + from] * g.conv_channels + channel, left, io);
             weights[j] = load4(c.constants.conv_weight, (int64_t)j * g.conv_channels + channel, left, 0);
         }
     }
@@ -203,12 +231,22 @@ static __device__ __forceinline__ float4 token_channels(const rssm_cuda_step &c,
         }
     }
     if (leaves && s.conv) {
-        store4(slot.conv, (int64_t)s.conv_map[s.held + t] * g.conv_channels + channel, left, own, io);
+        store4(conv, (int64_t)s.conv_map[s.held + t] * g.conv_channels + channel, left, own, io);
     }
     if (g.conv_silu) {
         acc = make_float4(silu(acc.x), silu(acc.y), silu(acc.z), silu(acc.w));
     }
     return make_float4(round_io(acc.x, io), round_io(acc.y, io), round_io(acc.z, io), round_io(acc.w, io));
+}
+
+static __device__ __forceinline__ float4 token_channels(const rssm_cuda_step &c, const slot_parts &slot, const stretch &s, const tensor &x,
+                                        int t, int column, bool leaves) {
+    const int left = x.n - column;
+    if (c.geometry.conv_width > 0 && left > 0) {
+        return convolved4(c, slot.conv, s, x, t, column, leaves);
+    }
+    const int64_t at = (int64_t)(s.token + s.offset + t) * x.view->token_stride + x.head * x.view->head_stride + column;
+    return load4(x.view->data, at, left, c.geometry.bf16);
 }
 
 /* 1 / sqrt(sum of squares + eps) of a row that a warp holds: per lane one chain over its columns in order, then warp_sum(). */
