@@ -4,6 +4,7 @@
 #   make               build the library and the command
 #   make demo          let the bundled model write, conventional and replay side by side
 #   make test          all tests: optimised, under sanitizers, checks of the tree
+#   make test-long     drafting over 64 prompts of 64 tokens and 200 rounds: a quarter of an hour
 #   make bench         measure the kernels
 #   make install       PREFIX=/usr/local, DESTDIR=
 #   make cuda-compile  compile the CUDA sources for all architectures, where there is nvcc
@@ -15,7 +16,7 @@
 PREFIX ?= /usr/local
 WERROR ?= OFF
 
-.PHONY: all demo test test-gpu bench install cuda-compile format-check tidy clean
+.PHONY: all demo test test-long test-gpu bench install cuda-compile format-check tidy clean
 
 # Tests are left out until somebody asks for them, so that building takes no test framework.
 CONFIGURE = cmake --preset release -DRSSM_WERROR=$(WERROR)
@@ -38,6 +39,11 @@ demo:
 test:
 	@packaging/ensure-packages.sh build test
 	@RSSM_WERROR=$(WERROR) tests/run.sh
+
+test-long:
+	@packaging/ensure-packages.sh build test
+	@$(CONFIGURE) -DRSSM_TESTS=ON && $(BUILD) --target test_draft test_rounds
+	@RSSM_TEST_LONG=1 ctest --test-dir build -R 'test_draft|test_rounds' --output-on-failure --timeout 3600
 
 bench: all
 	@build/bin/replayssm bench kernel

@@ -17,6 +17,7 @@ typedef struct subcommand {
 static const subcommand subcommands[] = {
     {"kernel", bench_kernel, "a recurrent layer: decode, flush, conventional, prefill"},
     {"auto", bench_auto, "when a window of 1 is faster than a long one"},
+    {"spec", bench_spec, "drafting: verifying T tokens, memory, whole runs"},
     {"gemv", bench_gemv, "the engine's matrix products"},
     {"make-model", bench_make_model, "write a random checkpoint of a real model's shape"},
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the JSON lines of `replayssm bench kernel --json FILE` and `bench gemv --json FILE`.
+"""Reads the JSON lines of `replayssm bench kernel --json FILE`, `bench gemv` and `bench spec`.
 
   report.py compare OLD NEW [--limit PERCENT]   rows of both files, with the change in time
-  report.py columns FILE Y [KEY=VALUE]...       Y over the batch as blocks for gnuplot, one per shape
+  report.py columns FILE Y [KEY=VALUE]...       Y over the batch (or --x) as blocks for gnuplot, one per shape
 """
 import argparse
 import json
@@ -47,10 +47,10 @@ def columns(args):
     series = {}
     for row in load(args.file).values():
         if all(str(row.get(key)).lower() == value.lower() for key, value in wanted.items()) and args.y in row:
-            series.setdefault(f"{row['shape']} {row['io']}", []).append((row["batch"], row[args.y]))
+            series.setdefault(f"{row['shape']} {row['io']}", []).append((row[args.x], row[args.y]))
     blocks = []
     for name, points in series.items():
-        blocks.append("\n".join([f'"{name}"'] + [f"{batch} {value}" for batch, value in sorted(points)]))
+        blocks.append("\n".join([f'"{name}"'] + [f"{x} {value}" for x, value in sorted(points)]))
     print("\n\n\n".join(blocks))
 
 
@@ -66,6 +66,7 @@ def main():
     command.add_argument("file")
     command.add_argument("y")
     command.add_argument("where", nargs="*")
+    command.add_argument("--x", default="batch", help="what stands along the axis")
     command.set_defaults(run=columns)
     args = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # gnuplot reads no further than the block it wants

@@ -5,6 +5,7 @@
  */
 #include "engine.h"
 #include "sched/internal.h"
+#include "sched/snapshot.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
     set_default(&options->sessions, 1);
     set_default(&options->batch_tokens, DEFAULT_BATCH_TOKENS);
     RSE_TRY(in_range("threads", options->threads, 0, RSE_POOL_MAX_THREADS, err));
-    RSE_TRY(in_range("method", options->method, RSSM_METHOD_REPLAY, RSSM_METHOD_AUTO, err));
+    RSE_TRY(in_range("method", options->method, RSSM_METHOD_REPLAY, RSE_METHOD_SNAPSHOT, err));
     RSE_TRY(in_range("window", options->window, 1, RSSM_WINDOW_MAX, err));
     RSE_TRY(in_range("step_tokens", options->step_tokens, 1, RSSM_STEP_TOKENS_MAX, err));
     RSE_TRY(in_range("reach", options->reach, 0, RSSM_REACH_MAX, err));
@@ -49,6 +50,10 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
     if (options->method == RSSM_METHOD_CONVENTIONAL && options->step_tokens > 1) {
         return rse_fail(err, RSE_ERROR_USAGE, "step_tokens is %d; the conventional method takes 1",
                         options->step_tokens);
+    }
+    if (options->method == RSE_METHOD_SNAPSHOT && options->check) {
+        return rse_fail(err, RSE_ERROR_USAGE,
+                        "check compares flushed states, which the snapshot method does not have");
     }
     return RSE_OK;
 }
@@ -102,6 +107,9 @@ static rse_status make_cache(rse_engine *engine, rse_error *err) {
     if (engine->model->recurrent == 0) {
         return RSE_OK;
     }
+    if (options->method == RSE_METHOD_SNAPSHOT) {
+        return rse_snapshots_create(engine, &engine->snapshots, err);
+    }
     RSE_TRY(rse_cache_create(engine, options->method, &engine->cache, err));
     RSE_TRY(rse_library(engine->context, rssm_cache_allocate(engine->cache), err));
     RSE_TRY(rse_library(engine->context,
@@ -120,6 +128,9 @@ static rse_status make_kv(rse_engine *engine, rse_error *err) {
     };
     int64_t page = rse_kv_page_bytes(&desc);
     int64_t full = engine->options.sessions * rse_kv_pages_of(config->max_positions);
+    if (engine->options.step_tokens > 1) { /* branches of trees: at most two pages for a token of a step */
+        full += 2 * (int64_t)engine->options.sessions * engine->options.step_tokens;
+    }
     desc.pages = full < INT32_MAX ? full : INT32_MAX;
     int64_t budget = engine->options.kv_bytes;
     if (budget == 0) {
@@ -148,9 +159,14 @@ static rse_status make_arrays(rse_engine *engine, rse_error *err) {
     a->ids = calloc(tokens, sizeof *a->ids);
     a->positions = calloc(tokens, sizeof *a->positions);
     a->outputs = calloc(tokens, sizeof *a->outputs);
+    a->parents = calloc(tokens, sizeof *a->parents);
+    a->paths = calloc(rows * (size_t)engine->options.step_tokens, sizeof *a->paths);
+    a->attend = calloc(rows + tokens, sizeof *a->attend);
+    a->branches = calloc(tokens, sizeof *a->branches);
     bool all = engine->sessions != NULL && a->slots != NULL && a->offsets != NULL && a->prefill != NULL &&
                a->accepted != NULL && a->kv_rows != NULL && a->ids != NULL && a->positions != NULL &&
-               a->outputs != NULL;
+               a->outputs != NULL && a->parents != NULL && a->paths != NULL && a->attend != NULL &&
+               a->branches != NULL;
     return all ? RSE_OK : rse_fail(err, RSE_ERROR_MEMORY, "no memory for %zu sessions", rows);
 }
 
@@ -160,6 +176,8 @@ static rse_status make_forward(rse_engine *engine, rse_error *err) {
         .math = engine->math,
         .context = engine->context,
         .cache = engine->cache,
+        .recurrence = engine->snapshots != NULL ? rse_snapshots_run : NULL,
+        .recurrence_user = engine->snapshots,
         .kv = engine->kv,
         .io_dtype = engine->options.io_dtype,
         .tokens = engine->options.batch_tokens,
@@ -170,7 +188,7 @@ static rse_status make_forward(rse_engine *engine, rse_error *err) {
 }
 
 static void report(const rse_engine *engine) {
-    static const char *const methods[] = {"replay", "conventional", "auto"};
+    static const char *const methods[] = {"replay", "conventional", "auto", "snapshot"};
     if (engine->options.log == NULL) {
         return;
     }
@@ -236,15 +254,20 @@ void rse_engine_close(rse_engine *engine) {
     }
     free(engine->sessions);
     rse_step_arrays *a = &engine->arrays;
-    void *arrays[] = {a->slots,   a->offsets, a->prefill,   a->accepted,
-                      a->kv_rows, a->ids,     a->positions, a->outputs};
+    for (int32_t i = 0; a->branches != NULL && i < engine->options.batch_tokens; i++) {
+        rse_kv_seq_free(engine->kv, &a->branches[i].seq);
+    }
+    void *arrays[] = {a->slots,     a->offsets, a->prefill, a->accepted, a->kv_rows, a->ids,
+                      a->positions, a->outputs, a->parents, a->paths,    a->attend,  a->branches};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         free(arrays[i]);
     }
+    free(engine->hidden);
     rse_shadow_destroy(engine->shadow);
     rse_forward_destroy(engine->forward);
     rse_kv_pool_destroy(engine->kv);
     rssm_cache_destroy(engine->cache);
+    rse_snapshots_destroy(engine->snapshots);
     rssm_context_destroy(engine->context);
     rse_math_destroy(engine->math);
     rse_pool_destroy(engine->pool);
@@ -252,9 +275,21 @@ void rse_engine_close(rse_engine *engine) {
     free(engine);
 }
 
+rse_status rse_engine_keep_hidden(rse_engine *engine, rse_error *err) {
+    size_t values = (size_t)engine->options.batch_tokens * (size_t)engine->model->config.hidden;
+    if (engine->hidden == NULL) {
+        engine->hidden = malloc(values * sizeof *engine->hidden);
+    }
+    return engine->hidden != NULL ? RSE_OK
+                                  : rse_fail(err, RSE_ERROR_MEMORY, "no memory for %zu hidden values", values);
+}
+
 /* Bytes per sequence of parts [first, last] over all layers. */
 static int64_t part_bytes(const rse_engine *engine, int32_t first, int32_t last) {
     int64_t bytes = 0;
+    for (int32_t part = first; engine->snapshots != NULL && part <= last; part++) {
+        bytes += rse_snapshots_bytes(engine->snapshots, part);
+    }
     for (int32_t part = first; engine->cache != NULL && part <= last; part++) {
         rssm_part_info info = {0};
         if (rssm_cache_layout(engine->cache, part, &info) == RSSM_OK && info.rank > 0) {
@@ -321,6 +356,9 @@ bool rse_engine_is_end(const rse_engine *engine, int32_t token) {
 }
 
 rse_status rse_engine_count(const rse_engine *engine, rse_engine_counters *counters, rse_error *err) {
+    if (engine->snapshots != NULL) {
+        return rse_snapshots_count(engine->snapshots, counters, err);
+    }
     *counters = (rse_engine_counters){.window = engine->options.window, .kernel = "none"};
     if (engine->cache == NULL) {
         return RSE_OK;

@@ -43,11 +43,15 @@ typedef struct rse_session rse_session;
  * tokens whose outputs were asked for. For tests and for people who study models. */
 typedef void (*rse_probe_fn)(void *user, int32_t layer, int64_t tokens, int64_t hidden, const float *x);
 
+/* A method of the engine's own, beside RSSM_METHOD_*: conventional states, one kept for each token of a step;
+ * the usual way to draft, and the baseline of replay. Chains only, no session files, no check. */
+enum { RSE_METHOD_SNAPSHOT = 3 };
+
 /* Zero in a field means its default. */
 typedef struct rse_engine_options {
     int32_t threads;  /* 0: the cores this process may use */
     int32_t io_dtype; /* RSSM_DTYPE_F32 (default) or RSSM_DTYPE_BF16: activations, records, keys and values */
-    int32_t method;   /* RSSM_METHOD_*; replay by default */
+    int32_t method;   /* RSSM_METHOD_* or RSE_METHOD_SNAPSHOT; replay by default */
     int32_t window;   /* 1 .. RSSM_WINDOW_MAX; 0: 16 */
     int32_t step_tokens;  /* most tokens of a row that is not a prompt, 1 .. RSSM_STEP_TOKENS_MAX; 0: 1 */
     int32_t reach;        /* committed tokens that rse_session_rollback() may go back in any case */
@@ -140,6 +144,8 @@ typedef struct rse_row {
     bool prompt;     /* a piece of a prompt: any count; otherwise count is at most step_tokens, and 1 for the
                         conventional method */
     int32_t outputs; /* of its last tokens, as many as this */
+    const int32_t *parents; /* [count] or NULL for a chain: the token before each on its path, an earlier one of
+                               the row; -1: it follows the kept tokens. Not for prompts */
 } rse_row;
 
 /*
@@ -172,6 +178,12 @@ const int32_t *rse_session_ids(const rse_session *session);
 /* Makes session, whatever it was, a copy of another one of the same engine: its kept tokens and their state,
  * under an id of its own. RSE_ERROR_MEMORY if its keys and values find no room; session is empty then. */
 rse_status rse_session_copy(rse_session *session, rse_session *from, uint64_t id, rse_error *err);
+/*
+ * Of the tokens of the last step only these stay pending, in this order: `count` of them along a path, each the
+ * parent of the next, the first one following the kept tokens; path NULL: the first ones. The others are
+ * dropped. RSE_ERROR_USAGE if it is no such path, or if the pending tokens can only be kept whole.
+ */
+rse_status rse_session_choose(rse_session *session, const int32_t *path, int32_t count, rse_error *err);
 /* Keeps pending tokens without running anything: a step of no tokens. */
 rse_status rse_session_commit(rse_session *session, int32_t accepted, rse_error *err);
 /* Makes sure that the next tokens find room for keys and values; otherwise RSE_ERROR_MEMORY. */

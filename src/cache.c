@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creating a cache: checking the spec, laying out the parts, and their memory. */
 #include "cache.h"
-#include "device.h"
+#include "device_ops.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -267,6 +267,7 @@ void rssm_cache_destroy(rssm_cache *cache) {
         free(cache->memory);
     }
     free(cache->scratch);
+    free(cache->shares);
     free(cache->marks);
     free(cache->constants);
     free(cache->parts);
@@ -284,13 +285,18 @@ rssm_status rssm_cache_prepare(rssm_cache *cache, int32_t rows, int32_t parts) {
     if (parts > cache->scratch_parts) {
         size_t bytes = (size_t)parts * cache->geometry.scratch.total * sizeof(float);
         float *grown = aligned_alloc(SCRATCH_ALIGNMENT, (bytes + SCRATCH_ALIGNMENT - 1) & ~(size_t)(SCRATCH_ALIGNMENT - 1));
-        if (grown == NULL) {
+        rssm_share *shares = aligned_alloc(_Alignof(rssm_share), (size_t)parts * sizeof *shares);
+        if (grown == NULL || shares == NULL) {
+            free(grown);
+            free(shares);
             return rssm_fail(cache->context, RSSM_ERROR_MEMORY, "no memory for the scratch of %d parts, %zu bytes",
                              (int)parts, bytes);
         }
         memset(grown, 0, bytes); /* lanes of padding are computed with and thrown away: keep them finite */
         free(cache->scratch);
+        free(cache->shares);
         cache->scratch = grown;
+        cache->shares = shares;
         cache->scratch_parts = parts;
     }
     return RSSM_OK;

@@ -12,6 +12,12 @@
 #include "replayssm/cache.h"
 #include "step_rules.h"
 
+/* Units of a call that one of its pieces starts with; pieces that are done take from the others' shares. */
+typedef struct rssm_share {
+    _Alignas(64) _Atomic int64_t next;
+    int64_t end;
+} rssm_share;
+
 struct rssm_cache {
     rssm_context *context;
     rssm_cache_desc desc; /* defaults filled in; desc.spec points at spec */
@@ -25,7 +31,8 @@ struct rssm_cache {
     uint32_t mark;
     bool sealed; /* parts have been checked against each other since they last changed */
 
-    float *scratch; /* [parts] of geometry.scratch.total floats */
+    float *scratch;     /* [parts] of geometry.scratch.total floats */
+    rssm_share *shares; /* [parts] of the running call */
     int32_t scratch_parts;
     uint64_t serial; /* of the last step */
 
@@ -95,6 +102,10 @@ static inline int32_t rssm_batch_token(const rssm_batch *batch, int32_t row) {
 }
 static inline int32_t rssm_batch_tokens(const rssm_batch *batch, int32_t row) {
     return rssm_batch_token(batch, row + 1) - rssm_batch_token(batch, row);
+}
+/* The token before a row's token t on its path, counted within the row; -1: the history's last. */
+static inline int32_t rssm_batch_parent(const rssm_batch *batch, int32_t row, int32_t t) {
+    return batch->parents != NULL ? batch->parents[rssm_batch_token(batch, row) + t] : t - 1;
 }
 static inline bool rssm_batch_prefill(const rssm_batch *batch, int32_t row) {
     return batch->prefill != NULL && batch->prefill[row] != 0;

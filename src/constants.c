@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's copy of a layer's constants: one block, padded, taps and heads in the order the kernels read them. */
 #include "cache.h"
-#include "device.h"
+#include "device_ops.h"
 
 #include <float.h>
 #include <math.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cpu/kernels.h"
-#include "device.h"
+#include "device_ops.h"
 
 /* Where a failed rssm_context_create(), which has no context, leaves its sentence. */
 static _Thread_local char create_message[256];

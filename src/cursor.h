@@ -10,8 +10,8 @@
  *      row_map:   [ history, oldest .. newest | pending | free ........ ]
  *      position of entry i:   position - history + i
  *
- * Appending takes the first free entries, committing moves the border between pending and history, rejecting does
- * nothing, and retiring folded records rotates them to the end of the free entries. So nothing is ever copied, and a
+ * Appending takes the first free entries, committing moves the border between pending and history (after moving the
+ * entries of the path that stays to the front, if the step was a tree), rejecting does nothing, and retiring folded records rotates them to the end of the free entries. So nothing is ever copied, and a
  * step's appends never take a row that the same step still reads: rows that a step folds are retired only by the
  * next one. Two steps' worth of tokens beyond a window is therefore exactly enough: when a step begins, history is at
  * most L - 1 + T_max (a window's remainder and the tokens just committed), and it appends at most T_max.
@@ -64,6 +64,7 @@ typedef struct rssm_cursor {
     uint32_t mark;     /* the call that last changed the slot, to find slots named twice */
     uint8_t row_map[RSSM_ROWS_MAX + 1];
     uint8_t conv_map[RSSM_CONV_ROWS_MAX + 4];
+    int8_t parents[RSSM_STEP_TOKENS_MAX]; /* of a decode step's tokens: the token before on the path; -1: history */
 } rssm_cursor;
 
 /* What a layer remembers of a slot. */
@@ -143,9 +144,24 @@ RSSM_SHARED void rssm_cursor_close_step(rssm_cursor *cursor) {
     cursor->prefill = 0;
 }
 
-/* Ends a decode step, keeping its first `count` tokens. */
-RSSM_SHARED void rssm_cursor_commit(rssm_cursor *cursor, const rssm_rows *rows, int32_t count) {
+/* Moves the entries that a path names to the front. Paths ascend, so no entry that is still to be moved has moved. */
+RSSM_SHARED void rssm_map_pull(uint8_t *map, const int32_t *path, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        uint8_t row = map[path[i]];
+        for (int32_t j = path[i]; j > i; j--) {
+            map[j] = map[j - 1];
+        }
+        map[i] = row;
+    }
+}
+
+/* Ends a decode step, keeping `count` of its tokens: those of a path, ascending, or the first ones (NULL). */
+RSSM_SHARED void rssm_cursor_commit(rssm_cursor *cursor, const rssm_rows *rows, int32_t count, const int32_t *path) {
     RSSM_BELIEVE(cursor->step == RSSM_STEP_DECODE ? count <= cursor->pending : count == 0);
+    if (path != NULL) {
+        rssm_map_pull(cursor->row_map + cursor->history, path, count);
+        rssm_map_pull(cursor->conv_map + cursor->held, path, rows->conv > 0 ? count : 0);
+    }
     cursor->position += count;
     cursor->history += count;
     RSSM_BELIEVE(cursor->history <= rows->records);
@@ -176,12 +192,26 @@ RSSM_SHARED void rssm_cursor_commit_whole(rssm_cursor *cursor, const rssm_rows *
     rssm_cursor_close_step(cursor);
 }
 
-/* Opens a decode step of `tokens`: their rows are the map's entries from `history` and `held` on. */
+/* Opens a step of `tokens`: their rows are the map's entries from `history` and `held` on. A decode step is a chain
+   until its parents are set. */
 RSSM_SHARED void rssm_cursor_open(rssm_cursor *cursor, int32_t step, int32_t tokens, int64_t target, uint64_t serial) {
     cursor->step = step;
     cursor->pending = tokens;
     cursor->target = target;
     cursor->serial = serial;
+    for (int32_t t = 0; t < RSSM_STEP_TOKENS_MAX; t++) {
+        cursor->parents[t] = (int8_t)(t - 1);
+    }
+}
+
+/* Whether each of the open decode step's tokens follows the one before. */
+RSSM_SHARED bool rssm_cursor_chain(const rssm_cursor *cursor) {
+    for (int32_t t = 0; cursor->step == RSSM_STEP_DECODE && t < cursor->pending; t++) {
+        if (cursor->parents[t] != t - 1) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* Back to a committed position >= base; drops pending tokens. */

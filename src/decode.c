@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One layer of the open step: checks the call, hands its units to the kernels, and marks the layer as done. */
 #include "cache.h"
-#include "device.h"
+#include "device_ops.h"
 
 #include <string.h>
 
@@ -15,6 +15,9 @@ typedef struct layer_call {
     rssm_call call;
     int64_t units; /* rows x units of a row */
     int64_t pieces;
+    rssm_share *shares; /* [sharers] */
+    int64_t sharers;
+    int64_t chunk; /* units taken at a time */
 } layer_call;
 
 /* ---- Checking ----------------------------------------------------------------------------------------- */
@@ -87,6 +90,13 @@ static rssm_status check_rows(layer_call *c, bool whole_call) {
                              "rssm_cache_begin() with this batch",
                              (int)row, (int)tokens, c->prefill ? "prefill" : "decode", (int)slot, (int)cursor->pending,
                              cursor->prefill ? " of prefill" : "");
+        }
+        for (int32_t t = 0; cursor->step == RSSM_STEP_DECODE && t < tokens; t++) {
+            if (rssm_batch_parent(&c->batch, row, t) != cursor->parents[t]) {
+                return rssm_fail(cache->context, RSSM_ERROR_STATE,
+                                 "batch.parents of token %d of row %d is %d, but the open step of slot %d planned %d", (int)t,
+                                 (int)row, (int)rssm_batch_parent(&c->batch, row, t), (int)slot, (int)cursor->parents[t]);
+            }
         }
         const rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, c->layer, slot);
         if (cursor->step == RSSM_STEP_WHOLE && lc->serial == cursor->serial) {
@@ -168,6 +178,7 @@ static bool make_row(const layer_call *c, int32_t index, rssm_row *row) {
     *row = rssm_row_of(cache, c->layer, slot);
     row->tokens = tokens;
     row->token = rssm_batch_token(&c->batch, index);
+    row->parents = rssm_cursor_chain(row->cursor) ? NULL : row->cursor->parents;
     int64_t ahead = row->cursor->target - row->layer->checkpoint;
     row->fold = ahead > 0 ? (int32_t)ahead : 0;
     if (cache->desc.method == RSSM_METHOD_CONVENTIONAL && !c->prefill) {
@@ -217,6 +228,15 @@ static inline __attribute__((always_inline)) void fetch_records(const rssm_geome
     }
 }
 
+/* The convolution's context of `d` channels from `channel` on, newest rows. */
+static inline __attribute__((always_inline)) void fetch_conv(const rssm_geometry *g, const rssm_row *row, int32_t channel, int32_t d) {
+    const int64_t io = g->bf16 ? 2 : 4;
+    for (int32_t i = 1; i < g->conv_width; i++) {
+        int64_t r = row->cursor->conv_map[row->cursor->held - i];
+        fetch((const char *)row->conv + (r * g->conv_channels + channel) * io, d * io);
+    }
+}
+
 static inline __attribute__((always_inline)) void fetch_view(const rssm_view *view, int64_t token, int64_t head, int64_t d, int bf16) {
     if (view->data != NULL) {
         fetch((const char *)view->data + (token * view->token_stride + head * view->head_stride) * (bf16 ? 2 : 4),
@@ -244,39 +264,84 @@ static inline __attribute__((always_inline)) void fetch_unit(const layer_call *c
     for (int32_t i = 0; row->cursor != NULL && i < g->unit_values; i++) {
         int32_t h = unit * g->unit_values + i, key = h / g->ratio;
         fetch_records(g, row, key, rssm_value_head(g, key, h % g->ratio), h % g->ratio == 0);
+        fetch_conv(g, row, g->conv_v + rssm_value_head(g, key, h % g->ratio) * g->d_v, g->d_v);
+        if (h % g->ratio == 0) {
+            fetch_conv(g, row, key * g->d_k, g->d_k);
+            fetch_conv(g, row, g->conv_k + key * g->d_k, g->d_k);
+        }
         fetch_inputs(c, row, key, rssm_value_head(g, key, h % g->ratio), h % g->ratio == 0);
     }
 }
 
-/* Units are numbered row by row. */
-static void run_units(const layer_call *c, int64_t first, int64_t end, int64_t piece) {
-    const rssm_cache *cache = c->cache;
-    const int32_t units = cache->geometry.units;
-    float *scratch = cache->scratch + piece * (int64_t)cache->geometry.scratch.total;
-    rssm_row row = {0}, next = {0};
-    bool live = first < end && make_row(c, (int32_t)(first / units), &row);
-    for (int64_t u = first; u < end; u++) {
-        bool same_row = (u + 1) % units != 0, next_live = live;
-        next = row;
-        if (!same_row) {
-            next_live = u + 1 < end && make_row(c, (int32_t)((u + 1) / units), &next);
-        }
-        if (next_live && u + 1 < end && !c->prefill) {
-            fetch_unit(c, &next, (int32_t)((u + 1) % units));
-        }
-        if (live && c->prefill) {
-            cache->kernels->prefill_unit(&c->call, &row, (int32_t)(u % units), scratch);
-        } else if (live) {
-            cache->kernels->decode_unit(&c->call, &row, (int32_t)(u % units), scratch);
-        }
-        row = next;
-        live = next_live;
+/* Units are dealt to the pieces in equal shares, in order, so that a thread keeps its part of a small batch in its
+   caches. Rows that fold take several times as long as others, so a piece that is done goes on with the others' shares. */
+static void deal_units(layer_call *c, int64_t pieces) {
+    c->pieces = pieces;
+    c->sharers = pieces;
+    c->shares = c->cache->shares;
+    for (int64_t i = 0; i < pieces; i++) {
+        atomic_store_explicit(&c->shares[i].next, c->units * i / pieces, memory_order_relaxed);
+        c->shares[i].end = c->units * (i + 1) / pieces;
+        c->chunk = 1 + c->units / (16 * pieces);
     }
+}
+
+/* A stretch of units being worked on, and the row of the unit `at`. */
+typedef struct stretch {
+    int64_t at, end;
+    rssm_row row;
+    bool live; /* the call has something to do for the row */
+} stretch;
+
+static bool take_units(const layer_call *c, int64_t piece, stretch *s) {
+    for (int64_t i = 0; i < c->sharers; i++) {
+        rssm_share *share = &c->shares[(piece + i) % c->sharers];
+        int64_t at = atomic_fetch_add_explicit(&share->next, c->chunk, memory_order_relaxed);
+        if (at < share->end) {
+            s->at = at;
+            s->end = at + c->chunk < share->end ? at + c->chunk : share->end;
+            s->live = make_row(c, (int32_t)(at / c->cache->geometry.units), &s->row);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Goes on to the next unit, in this stretch or another. Units are numbered row by row. */
+static bool next_unit(const layer_call *c, int64_t piece, stretch *s) {
+    if (++s->at == s->end) {
+        return take_units(c, piece, s);
+    }
+    if (s->at % c->cache->geometry.units == 0) {
+        s->live = make_row(c, (int32_t)(s->at / c->cache->geometry.units), &s->row);
+    }
+    return true;
 }
 
 static void run_piece(void *arg, int64_t piece) {
     const layer_call *c = arg;
-    run_units(c, c->units * piece / c->pieces, c->units * (piece + 1) / c->pieces, piece);
+    const rssm_cache *cache = c->cache;
+    const int32_t units = cache->geometry.units;
+    float *scratch = cache->scratch + piece * (int64_t)cache->geometry.scratch.total;
+    stretch now, next;
+    bool more = take_units(c, piece, &now);
+    while (more) {
+        next = now;
+        more = next_unit(c, piece, &next);
+        int32_t unit = (int32_t)(now.at % units);
+        if (now.live && c->prefill) {
+            cache->kernels->prefill_unit(&c->call, &now.row, unit, scratch);
+        } else if (now.live) {
+            now.row.ahead = NULL;
+            if (more && next.live) {
+                now.row.ahead_unit = (int32_t)(next.at % units);
+                now.row.ahead = next.row.checkpoint;
+                fetch_unit(c, &next.row, now.row.ahead_unit);
+            }
+            cache->kernels->decode_unit(&c->call, &now.row, unit, scratch);
+        }
+        now = next;
+    }
 }
 
 /* ---- Marking ------------------------------------------------------------------------------------------ */
@@ -329,7 +394,7 @@ static rssm_status run_layer(rssm_cache *cache, int32_t layer, const rssm_batch 
     }
     int32_t threads = cache->context->desc.threads;
     RSSM_TRY(rssm_cache_prepare(cache, c.batch.rows, threads));
-    c.pieces = c.units < threads ? c.units : threads;
+    deal_units(&c, c.units < threads ? c.units : threads);
     rssm_parallel(cache->context, c.pieces, run_piece, &c);
     for_live_rows(&c, mark_done);
     return RSSM_OK;
@@ -370,7 +435,12 @@ rssm_status rssm_cache_decode_part(rssm_cache *cache, int32_t layer, const rssm_
                          "part is %d of %d; parts goes to %d (see rssm_cache_prepare()), part to parts - 1", (int)part,
                          (int)parts, (int)cache->scratch_parts);
     }
+    /* A part has its share and no other: which parts run at once is the caller's business. */
+    rssm_share own = {.next = c.units * part / parts, .end = c.units * (part + 1) / parts};
     c.pieces = parts;
+    c.shares = &own;
+    c.sharers = 1;
+    c.chunk = c.units;
     for_live_rows(&c, mark_begun);
     run_piece(&c, part);
     for_live_rows(&c, mark_ended);

@@ -15,7 +15,7 @@
  */
 #include "export.h"
 
-#include "device.h"
+#include "device_ops.h"
 
 #include <stdlib.h>
 #include <string.h>

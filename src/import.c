@@ -5,7 +5,7 @@
  */
 #include "export.h"
 
-#include "device.h"
+#include "device_ops.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a cache's memory: their shapes, and where they lie. */
 #include "cache.h"
-#include "device.h"
+#include "device_ops.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What can be done to slots between steps: reset, adopt, flush, rollback, materialise, copy. */
 #include "cache.h"
-#include "device.h"
+#include "device_ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -335,7 +335,7 @@ rssm_status rssm_cache_copy(rssm_cache *cache, int64_t count, const int32_t *src
     for (int64_t i = 0; i < count; i++) {
         rssm_cursor *cursor = rssm_cursor_at(cache, dst[i]);
         if (dst[i] != src[i]) {
-            rssm_cursor_commit(cursor, &cache->geometry.rows, 0); /* pending tokens stay behind */
+            rssm_cursor_commit(cursor, &cache->geometry.rows, 0, NULL); /* pending tokens stay behind */
         }
         cursor->id = ids != NULL ? ids[i] : cursor->id;
     }

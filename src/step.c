@@ -4,7 +4,7 @@
  * is changed.
  */
 #include "cache.h"
-#include "device.h"
+#include "device_ops.h"
 
 #include <string.h>
 
@@ -20,8 +20,8 @@ rssm_status rssm_batch_check(rssm_cache *cache, const rssm_batch *batch, rssm_ba
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch.rows is %d and batch.slots is %s", (int)copy->rows,
                          copy->slots == NULL ? "NULL" : "given");
     }
-    if (copy->parents != NULL) {
-        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "batch.parents is given; trees of drafts are not built");
+    if (context->ops != NULL && copy->parents != NULL) {
+        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "batch.parents is given; on a CUDA device trees of drafts are not built");
     }
     if (copy->uniform_tokens < 0) {
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch.uniform_tokens is %d; the least is 0",
@@ -87,8 +87,46 @@ static bool conventional(const rssm_cache *cache) {
     return cache->desc.method == RSSM_METHOD_CONVENTIONAL;
 }
 
+/* Parents come before their children. */
+static rssm_status check_parents(rssm_cache *cache, const rssm_batch *batch, int32_t row) {
+    for (int32_t t = 0; t < rssm_batch_tokens(batch, row); t++) {
+        int32_t parent = rssm_batch_parent(batch, row, t);
+        if (parent < -1 || parent >= t) {
+            return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
+                             "batch.parents of token %d of row %d is %d; the limits are -1 and %d", (int)t, (int)row,
+                             (int)parent, (int)t - 1);
+        }
+    }
+    return RSSM_OK;
+}
+
+static const int32_t *path_of(const rssm_cache *cache, const int32_t *paths, int32_t row) {
+    return paths != NULL ? paths + (int64_t)row * cache->desc.step_tokens : NULL;
+}
+
+/* What is kept of a step is one path from the history on. */
+static rssm_status check_path(rssm_cache *cache, int32_t row, int32_t slot, int32_t accepted, const int32_t *path) {
+    const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    for (int32_t i = 0, last = -1; i < accepted; i++) {
+        int32_t node = path != NULL ? path[i] : i;
+        if (node < 0 || node >= cursor->pending) {
+            return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
+                             "paths[%d][%d] is %d; the step of slot %d had the tokens 0 to %d", (int)row, (int)i, (int)node,
+                             (int)slot, (int)cursor->pending - 1);
+        }
+        if (cursor->parents[node] != last) {
+            return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
+                             "paths[%d]%s keeps token %d of slot %d after token %d; its parent is %d", (int)row,
+                             path != NULL ? "" : " (NULL: the first tokens)", (int)node, (int)slot, (int)last,
+                             (int)cursor->parents[node]);
+        }
+        last = node;
+    }
+    return RSSM_OK;
+}
+
 static rssm_status check_row(rssm_cache *cache, const rssm_batch *batch, int32_t row, const int32_t *accepted,
-                             uint32_t mark) {
+                             const int32_t *paths, uint32_t mark) {
     rssm_context *context = cache->context;
     int32_t slot = rssm_batch_slot(batch, row), tokens = rssm_batch_tokens(batch, row);
     if (rssm_is_padding(cache, slot)) {
@@ -100,6 +138,9 @@ static rssm_status check_row(rssm_cache *cache, const rssm_batch *batch, int32_t
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "row %d has %d tokens; the limit (step_tokens) is %d", (int)row,
                          (int)tokens, (int)cache->desc.step_tokens);
     }
+    if (!rssm_batch_prefill(batch, row)) {
+        RSSM_TRY(check_parents(cache, batch, row));
+    }
     const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
     if (accepted == NULL || cursor->step == RSSM_STEP_NONE) {
         return RSSM_OK;
@@ -109,7 +150,8 @@ static rssm_status check_row(rssm_cache *cache, const rssm_batch *batch, int32_t
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "accepted[%d] is %d for slot %d; the limits are %d and %d", (int)row,
                          (int)accepted[row], (int)slot, (int)least, (int)cursor->pending);
     }
-    return RSSM_OK;
+    return cursor->step == RSSM_STEP_DECODE ? check_path(cache, row, slot, accepted[row], path_of(cache, paths, row))
+                                            : RSSM_OK;
 }
 
 bool rssm_layer_torn(const rssm_cursor *cursor, const rssm_layer_cursor *lc) {
@@ -163,6 +205,10 @@ static void plan(rssm_cache *cache, const rssm_batch *batch, int32_t row, int32_
                                  .window = window,
                                  .serial = cache->serial};
     rssm_step_plan(rssm_cursor_at(cache, slot), &request);
+    rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    for (int32_t t = 0; cursor->step == RSSM_STEP_DECODE && t < request.tokens; t++) {
+        cursor->parents[t] = (int8_t)rssm_batch_parent(batch, row, t);
+    }
 }
 
 /*
@@ -193,17 +239,17 @@ rssm_status rssm_cache_begin(rssm_cache *cache, const rssm_batch *batch, const i
                              void *stream) {
     rssm_batch b;
     RSSM_TRY(rssm_batch_check(cache, batch, &b));
-    if (paths != NULL) {
-        return rssm_fail(cache->context, RSSM_ERROR_UNSUPPORTED, "paths is given; trees of drafts are not built");
-    }
     RSSM_TRY(rssm_cache_check_memory(cache));
+    if (cache->context->ops != NULL && paths != NULL) {
+        return rssm_fail(cache->context, RSSM_ERROR_UNSUPPORTED, "paths is given; on a CUDA device trees of drafts are not built");
+    }
     if (cache->context->ops != NULL) {
         return cache->context->ops->begin(cache, &b, accepted, stream);
     }
     uint32_t mark = rssm_new_mark(cache);
     int32_t live = 0;
     for (int32_t row = 0; row < b.rows; row++) {
-        RSSM_TRY(check_row(cache, &b, row, accepted, mark));
+        RSSM_TRY(check_row(cache, &b, row, accepted, paths, mark));
         live += !rssm_is_padding(cache, rssm_batch_slot(&b, row)) && rssm_batch_tokens(&b, row) > 0;
     }
     for (int32_t row = 0; row < b.rows; row++) {
@@ -218,7 +264,7 @@ rssm_status rssm_cache_begin(rssm_cache *cache, const rssm_batch *batch, const i
         if (!rssm_is_padding(cache, rssm_batch_slot(&b, row))) {
             rssm_progress p = rssm_layer_progress(cache, rssm_batch_slot(&b, row));
             rssm_step_end(rssm_cursor_at(cache, rssm_batch_slot(&b, row)), &cache->geometry.rows, &p,
-                          accepted != NULL ? accepted[row] : 0);
+                          accepted != NULL ? accepted[row] : 0, path_of(cache, paths, row));
             plan(cache, &b, row, cache->info.window);
         }
     }

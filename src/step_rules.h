@@ -28,12 +28,14 @@ RSSM_SHARED bool rssm_step_in_order(const rssm_cursor *cursor, const rssm_progre
     return cursor->step == RSSM_STEP_NONE || p->done == p->layers || nothing_lost;
 }
 
-/* Ends the open step and lets go of the records that every layer has folded. */
-RSSM_SHARED void rssm_step_end(rssm_cursor *cursor, const rssm_rows *rows, const rssm_progress *p, int32_t accepted) {
+/* Ends the open step, keeping `accepted` tokens of it (those of a path, or NULL: the first), and lets go of the records
+   that every layer has folded. */
+RSSM_SHARED void rssm_step_end(rssm_cursor *cursor, const rssm_rows *rows, const rssm_progress *p, int32_t accepted,
+                               const int32_t *path) {
     if (cursor->step == RSSM_STEP_WHOLE && p->done > 0) {
         rssm_cursor_commit_whole(cursor, rows);
     } else {
-        rssm_cursor_commit(cursor, rows, cursor->step == RSSM_STEP_DECODE ? accepted : 0);
+        rssm_cursor_commit(cursor, rows, cursor->step == RSSM_STEP_DECODE ? accepted : 0, path);
     }
     rssm_cursor_retire(cursor, rows, p->least);
 }

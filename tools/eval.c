@@ -76,7 +76,7 @@ static void print_score(const workspace *work, const settings *set, const score 
 }
 
 static rse_status eval_nll(const settings *set, workspace *work, rse_ids *ids, rse_error *err) {
-    RSE_TRY(workspace_open(set, 1, work, err));
+    RSE_TRY(workspace_open(set, 1, 1, work, err));
     bool given;
     RSE_TRY(read_input(work, set, ids, &given, err));
     if (!given) {

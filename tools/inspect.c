@@ -74,7 +74,7 @@ static void print_plan(const rse_engine_info *info) {
 }
 
 static rse_status inspect(const settings *set, workspace *work, rse_error *err) {
-    RSE_TRY(workspace_open(set, (int32_t)set->batch, work, err));
+    RSE_TRY(workspace_open(set, (int32_t)set->batch, 1, work, err));
     const rse_engine_info *info = &work->info;
     rse_engine_counters counters;
     RSE_TRY(rse_engine_count(work->engine, &counters, err));

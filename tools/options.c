@@ -18,6 +18,7 @@ enum { MAX_OPTIONS = 48, FIRST_LONG = 256, HELP_COLUMN = 26 };
 static const option_choice methods[] = {{"auto", RSSM_METHOD_AUTO},
                                         {"replay", RSSM_METHOD_REPLAY},
                                         {"conventional", RSSM_METHOD_CONVENTIONAL},
+                                        {"snapshot", RSE_METHOD_SNAPSHOT},
                                         {NULL, 0}};
 static const option_choice devices[] = {{"cpu", RSSM_DEVICE_CPU}, {NULL, 0}};
 static const option_choice formats[] = {{"f32", RSSM_DTYPE_F32}, {"bf16", RSSM_DTYPE_BF16}, {NULL, 0}};
@@ -25,8 +26,8 @@ static const option_choice formats[] = {{"f32", RSSM_DTYPE_F32}, {"bf16", RSSM_D
 #define AT(field) offsetof(settings, field)
 
 const option_row options_engine[] = {
-    {"method", 0, OPTION_CHOICE, AT(method), "auto|replay|conventional", "auto", 0, 0, methods,
-     "how recurrent state is kept"},
+    {"method", 0, OPTION_CHOICE, AT(method), "auto|replay|conventional|snapshot", "auto", 0, 0, methods,
+     "how recurrent state is kept; snapshot: a state per draft"},
     {"window", 0, OPTION_WHOLE, AT(window), "L", "16", 1, RSSM_WINDOW_MAX, NULL,
      "tokens from one write of the state to the next, 1 to 64"},
     {"device", 0, OPTION_CHOICE, AT(device), "cpu", "cpu", 0, 0, devices, "where to run"},

@@ -38,6 +38,10 @@ typedef struct settings {
     int64_t batch;
     const char *session;
     bool json;
+    const char *speculate;
+    const char *draft;
+    int64_t tree;
+    bool exact;
     /* eval */
     bool decode;
 } settings;
@@ -68,7 +72,7 @@ typedef struct option_row {
     const char *help;
 } option_row;
 
-enum { OPTION_TABLES = 4 };
+enum { OPTION_TABLES = 6 };
 
 typedef struct command_spec {
     const char *usage;                       /* "replayssm run [MODEL] ..." */

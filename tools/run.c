@@ -36,10 +36,25 @@ static const option_row sampling_options[] = {
     {0},
 };
 
+static const option_row draft_options[] = {
+    {"speculate", 0, OPTION_TEXT, AT(speculate), "KIND", "none", 0, 0, NULL,
+     "draft tokens and verify several in a step, to the same text:\n"
+     "ngram (as the text went on before), mtp (the model's own\n"
+     "block), model:MODEL (a smaller one), none"},
+    {"draft", 0, OPTION_TEXT, AT(draft), "D|auto", "auto", 0, 0, NULL,
+     "drafts along a path, 0 to 15; auto: as many as pay, by measurement"},
+    {"tree", 0, OPTION_WHOLE, AT(tree), "K", "1", 1, 15, NULL,
+     "drafts after each token: above 1 they form a tree"},
+    {"exact", 0, OPTION_FLAG, AT(exact), NULL, NULL, 0, 0, NULL,
+     "end steps at flush boundaries, so that logits too are those\n"
+     "of plain decoding, bit for bit; needs --method replay"},
+    {0},
+};
+
 static const command_spec spec = {
     .usage = "replayssm run [MODEL] [-p TEXT | --file FILE | --ids FILE] [OPTION]...",
     .about = "Lets MODEL, a directory or the name of a bundled model (default tiny-gdn), continue a text.",
-    .tables = {run_options, options_input, sampling_options, options_engine},
+    .tables = {run_options, options_input, sampling_options, draft_options, options_engine},
 };
 
 /* One of the sequences of a run. */
@@ -55,6 +70,7 @@ typedef struct stream {
 typedef struct run_state {
     const settings *set;
     workspace work;
+    speculation drafts;
     rse_ids prompt;
     rse_sched *sched;
     stream *streams; /* [set->batch] */
@@ -124,6 +140,7 @@ static rse_status start(run_state *run, rse_error *err) {
                         "there is nothing to continue: give -p TEXT, --file FILE or --ids FILE");
     }
     RSE_TRY(rse_sched_create(run->work.engine, &run->sched, err));
+    RSE_TRY(rse_sched_speculate(run->sched, &run->drafts.how, err));
     for (int64_t i = 0; i < set->batch; i++) {
         stream *s = &run->streams[i];
         rse_request_desc desc = {
@@ -204,6 +221,10 @@ static double per_token(int64_t bytes, const rse_sched_figures *figures) {
     return figures->decode_tokens > 0 ? (double)bytes / (double)figures->decode_tokens : 0.0;
 }
 
+static double tokens_per_round(const rse_sched_figures *figures) {
+    return figures->rounds > 0 ? (double)(figures->rounds + figures->accepted) / (double)figures->rounds : 0.0;
+}
+
 static const char *finish_name(int32_t state) {
     static const char *const names[] = {"running", "end", "length", "abort", "error"};
     return names[state];
@@ -223,6 +244,10 @@ static void print_figures(const run_state *run, bool identical) {
            generated, rate(f.decode_tokens, f.decode_seconds), f.prompt_tokens,
            rate(f.prompt_tokens, f.prompt_seconds), method_name(info->method), info->window,
            rssm_dtype_name(info->io_dtype), per_token(f.bytes_read, &f), per_token(f.bytes_written, &f));
+    if (run->drafts.how.drafter != NULL) {
+        printf("; drafts by %s: %.2f tokens a round, %" PRId64 " of %" PRId64 " right",
+               run->drafts.how.drafter->name, tokens_per_round(&f), f.accepted, f.drafted);
+    }
     if (run->set->check) {
         printf("; %" PRId64 " flushes compared, %s", rse_engine_checked(run->work.engine),
                identical ? "all bit-identical" : "one differs");
@@ -304,6 +329,15 @@ static void print_json(const run_state *run, bool identical) {
     json_object_set_new(object, "threads", json_integer(info->threads));
     json_object_set_new(object, "state_bytes_read_per_token", json_real(per_token(f.bytes_read, &f)));
     json_object_set_new(object, "state_bytes_written_per_token", json_real(per_token(f.bytes_written, &f)));
+    if (run->drafts.how.drafter != NULL) {
+        json_object_set_new(object, "speculate", json_string(run->drafts.how.drafter->name));
+        json_object_set_new(object, "rounds", json_integer(f.rounds));
+        json_object_set_new(object, "drafted", json_integer(f.drafted));
+        json_object_set_new(object, "accepted", json_integer(f.accepted));
+        json_object_set_new(object, "tokens_per_round", json_real(tokens_per_round(&f)));
+        json_object_set_new(object, "rounds_per_second",
+                            json_real(rate(f.decode_tokens, f.decode_seconds) / tokens_per_round(&f)));
+    }
     if (run->set->check) {
         json_object_set_new(object, "flushes_compared", json_integer(rse_engine_checked(run->work.engine)));
         json_object_set_new(object, "identical", json_boolean(identical));
@@ -318,7 +352,13 @@ static rse_status run_all(run_state *run, rse_error *err) {
     if (set->session != NULL && set->batch > 1) {
         return rse_fail(err, RSE_ERROR_USAGE, "--session keeps one sequence; --batch is %" PRId64, set->batch);
     }
-    RSE_TRY(workspace_open(set, (int32_t)set->batch, &run->work, err));
+    if (set->session != NULL && set->method == RSE_METHOD_SNAPSHOT) {
+        return rse_fail(err, RSE_ERROR_USAGE, "--session is not for --method snapshot, which has no session files");
+    }
+    settings resolved = *set;
+    RSE_TRY(speculation_plan(&resolved, &run->drafts, err));
+    RSE_TRY(workspace_open(&resolved, (int32_t)set->batch, run->drafts.step_tokens, &run->work, err));
+    RSE_TRY(speculation_open(&resolved, &run->work, &run->drafts, err));
     RSE_TRY(start(run, err));
     rse_status status = generate(run, err);
     if (status == RSE_OK) {
@@ -354,6 +394,7 @@ int command_run(int argc, char **argv) {
     }
     free(run.streams);
     rse_ids_free(&run.prompt);
+    speculation_close(&run.drafts);
     workspace_close(&run.work);
     return code;
 }

@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "engine.h"
 #include "options.h"
+#include "sched/sched.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>
@@ -31,9 +32,25 @@ typedef struct workspace {
     rse_tokenizer *tokenizer;
 } workspace;
 
+/* The directory of a model given by path or bundled name, to be freed; NULL: no memory. */
+char *workspace_find(const char *name);
 /* Opens what settings name. The caller closes it, after a failure too. */
-rse_status workspace_open(const settings *set, int32_t sessions, workspace *work, rse_error *err);
+rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_tokens, workspace *work,
+                          rse_error *err);
 void workspace_close(workspace *work);
+/* An rssm_log_fn to stderr. */
+void workspace_log(void *user, int32_t level, const char *text);
+
+/* What --speculate, --draft, --tree and --exact come to. */
+typedef struct speculation {
+    rse_speculation how;
+    int32_t step_tokens; /* that the engine needs */
+} speculation;
+/* Reads the settings, before the engine is opened; --exact turns the method auto into replay. */
+rse_status speculation_plan(settings *set, speculation *drafts, rse_error *err);
+/* Makes the drafter. It is to be closed before the workspace. */
+rse_status speculation_open(const settings *set, const workspace *work, speculation *drafts, rse_error *err);
+void speculation_close(speculation *drafts);
 
 /* Appends the ids of settings' prompt, file or ids to ids. *given: whether there was any of them; more than
  * one, an empty text and an id outside the vocabulary are RSE_ERROR_USAGE. */

@@ -13,7 +13,7 @@
 
 #define DEFAULT_MODEL "tiny-gdn"
 
-enum { INPUT_LIMIT = 1 << 28, PATH_SIZE = 4096, STEP_TOKENS = 512 };
+enum { INPUT_LIMIT = 1 << 28, PATH_SIZE = 4096, BATCH_TOKENS = 512 };
 
 int report_error(const rse_error *err) {
     fprintf(stderr, "replayssm: %s\n", err->text);
@@ -40,7 +40,7 @@ static char *bundled_model(const char *name) {
     return rse_path_join(REPLAYSSM_MODELS, name);
 }
 
-static char *find_model(const char *name) {
+char *workspace_find(const char *name) {
     if (name == NULL) {
         return bundled_model(DEFAULT_MODEL);
     }
@@ -54,7 +54,7 @@ static char *find_model(const char *name) {
     return strdup(name);
 }
 
-static void log_line(void *user, int32_t level, const char *text) {
+void workspace_log(void *user, int32_t level, const char *text) {
     (void)user;
     (void)level;
     fprintf(stderr, "replayssm: %s\n", text);
@@ -70,8 +70,9 @@ static rse_status open_tokenizer(workspace *work, rse_error *err) {
     return there ? rse_tokenizer_load(work->directory, &work->tokenizer, err) : RSE_OK;
 }
 
-rse_status workspace_open(const settings *set, int32_t sessions, workspace *work, rse_error *err) {
-    *work = (workspace){.directory = find_model(set->model)};
+rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_tokens, workspace *work,
+                          rse_error *err) {
+    *work = (workspace){.directory = workspace_find(set->model)};
     if (work->directory == NULL) {
         return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a path");
     }
@@ -84,9 +85,10 @@ rse_status workspace_open(const settings *set, int32_t sessions, workspace *work
         .method = set->method,
         .window = (int32_t)set->window,
         .sessions = sessions,
-        .batch_tokens = sessions > STEP_TOKENS ? sessions : STEP_TOKENS,
+        .step_tokens = step_tokens,
+        .batch_tokens = sessions * step_tokens > BATCH_TOKENS ? sessions * step_tokens : BATCH_TOKENS,
         .check = set->check,
-        .log = set->verbose ? log_line : NULL,
+        .log = set->verbose ? workspace_log : NULL,
     };
     if (set->verbose) {
         fprintf(stderr, "replayssm: model %s\n", work->directory);

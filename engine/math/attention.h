@@ -7,6 +7,7 @@
 #ifndef RSE_ATTENTION_H
 #define RSE_ATTENTION_H
 
+#include <replayssm/replayssm.h>
 #include <stdint.h>
 
 #include "math/kvcache.h"
@@ -19,6 +20,15 @@ typedef struct rse_attention_row {
     int64_t tokens;        /* >= 0 */
     int64_t first;         /* index of the first new token in q and out */
 } rse_attention_row;
+
+/* A token of a tree that does not follow its neighbour: attention sees its path as a sequence of its own. */
+typedef struct rse_attention_branch {
+    rse_kv_seq seq;          /* rse_kv_branch_open() */
+    const rse_kv_seq *trunk; /* where the step's keys and values were written, token t at start + t */
+    int64_t start;
+    int32_t depth; /* tokens of the path */
+    int32_t path[RSSM_STEP_TOKENS_MAX];
+} rse_attention_branch;
 
 typedef struct rse_attention_args {
     const rse_kv_pool *pool;

@@ -221,3 +221,69 @@ void rse_kv_read(const rse_kv_pool *pool, const rse_kv_seq *seq, int32_t layer, 
         }
     }
 }
+
+/* ---- Trees -------------------------------------------------------------------------------------------- */
+
+/* One layer's keys and values of a position, to another page and place. */
+static void copy_position(rse_kv_pool *pool, int32_t layer, int32_t from_page, int64_t from, int32_t to_page,
+                          int64_t to) {
+    int64_t heads = pool->desc.kv_heads, dim = pool->desc.head_dim, size = element_bytes(&pool->desc);
+    const char *keys = rse_kv_keys(pool, layer, from_page), *values = rse_kv_values(pool, layer, from_page);
+    char *to_keys = rse_kv_keys(pool, layer, to_page), *to_values = rse_kv_values(pool, layer, to_page);
+    for (int64_t h = 0; h < heads; h++) {
+        for (int64_t d = 0; d < dim; d++) {
+            memcpy(to_keys + key_at(pool, h, to, d) * size, keys + key_at(pool, h, from, d) * size,
+                   (size_t)size);
+            memcpy(to_values + value_at(pool, h, to, d) * size, values + value_at(pool, h, from, d) * size,
+                   (size_t)size);
+        }
+    }
+}
+
+void rse_kv_move(rse_kv_pool *pool, const rse_kv_seq *seq, int64_t from, int64_t to) {
+    for (int32_t layer = 0; layer < pool->desc.layers && from != to; layer++) {
+        copy_position(pool, layer, seq->pages[from / RSE_KV_PAGE], from % RSE_KV_PAGE,
+                      seq->pages[to / RSE_KV_PAGE], to % RSE_KV_PAGE);
+    }
+}
+
+rse_status rse_kv_branch_open(rse_kv_pool *pool, const rse_kv_seq *trunk, int64_t start, int64_t tokens,
+                              rse_kv_seq *branch, rse_error *err) {
+    int64_t shared = start / RSE_KV_PAGE;
+    if (shared > branch->capacity) {
+        int32_t *pages = realloc(branch->pages, (size_t)shared * sizeof *pages);
+        if (pages == NULL) {
+            return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a list of %lld pages", (long long)shared);
+        }
+        branch->pages = pages;
+        branch->capacity = shared;
+    }
+    for (int64_t i = 0; i < shared; i++) {
+        branch->pages[i] = trunk->pages[i];
+    }
+    branch->count = shared;
+    rse_status status = rse_kv_seq_reserve(pool, branch, start + tokens, err);
+    branch->count = status == RSE_OK ? branch->count : 0;
+    return status;
+}
+
+void rse_kv_branch_fill(rse_kv_pool *pool, const rse_kv_seq *trunk, int32_t layer, int64_t start,
+                        const int32_t *path, int64_t tokens, const rse_kv_seq *branch) {
+    int64_t page = start / RSE_KV_PAGE;
+    if (start % RSE_KV_PAGE != 0) {
+        memcpy(rse_kv_keys(pool, layer, branch->pages[page]), rse_kv_keys(pool, layer, trunk->pages[page]),
+               2 * (size_t)pool->half_bytes);
+    }
+    for (int64_t i = 0; i < tokens; i++) {
+        int64_t from = start + path[i], to = start + i;
+        copy_position(pool, layer, trunk->pages[from / RSE_KV_PAGE], from % RSE_KV_PAGE,
+                      branch->pages[to / RSE_KV_PAGE], to % RSE_KV_PAGE);
+    }
+}
+
+void rse_kv_branch_close(rse_kv_pool *pool, int64_t start, rse_kv_seq *branch) {
+    if (branch->count > 0) {
+        rse_kv_seq_truncate(pool, branch, start / RSE_KV_PAGE * RSE_KV_PAGE);
+    }
+    branch->count = 0;
+}

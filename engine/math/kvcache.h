@@ -72,6 +72,22 @@ void rse_kv_read(const rse_kv_pool *pool, const rse_kv_seq *seq, int32_t layer, 
 void rse_kv_write(rse_kv_pool *pool, const rse_kv_seq *seq, int32_t layer, int64_t start, int64_t tokens,
                   const float *k, int64_t k_stride, const float *v, int64_t v_stride);
 
+/* Copies one position's keys and values to another position, in all layers. Both must be reserved. */
+void rse_kv_move(rse_kv_pool *pool, const rse_kv_seq *seq, int64_t from, int64_t to);
+
+/*
+ * A branch sees the first `start` positions of a trunk and `tokens` of its own after them: a path through a
+ * tree of tokens, laid out as if it had been a chain. Whole pages before `start` are the trunk's; the others
+ * are copies, whose contents are made layer by layer: the trunk's part of the first one, then its positions
+ * start + path[i]. Opening takes pages, or gives RSE_ERROR_MEMORY with nothing changed. The array of a closed
+ * branch is kept for the next opening; rse_kv_seq_free() drops it.
+ */
+rse_status rse_kv_branch_open(rse_kv_pool *pool, const rse_kv_seq *trunk, int64_t start, int64_t tokens,
+                              rse_kv_seq *branch, rse_error *err);
+void rse_kv_branch_fill(rse_kv_pool *pool, const rse_kv_seq *trunk, int32_t layer, int64_t start,
+                        const int32_t *path, int64_t tokens, const rse_kv_seq *branch);
+void rse_kv_branch_close(rse_kv_pool *pool, int64_t start, rse_kv_seq *branch);
+
 /* The keys and the values of one page of one layer, in the pool's type and the order described above. */
 void *rse_kv_keys(const rse_kv_pool *pool, int32_t layer, int32_t page);
 void *rse_kv_values(const rse_kv_pool *pool, int32_t layer, int32_t page);

@@ -207,26 +207,42 @@ rse_status rse_sampler_distribution(rse_sampler *s, const rse_sampling *sampling
     return RSE_OK;
 }
 
-double rse_sampling_uniform(uint64_t seed, int64_t position, uint32_t purpose) {
+/* A block of the generator: the numbers of two neighbouring tokens. */
+static philox4x32_ctr_t numbers_of(uint64_t seed, int64_t position, int32_t pair) {
     philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
-    philox4x32_ctr_t counter = {{(uint32_t)position, (uint32_t)((uint64_t)position >> 32), purpose, 0}};
-    philox4x32_ctr_t r = philox4x32(counter, key);
-    uint64_t bits = (uint64_t)r.v[0] << 32 | r.v[1];
-    return (double)(bits >> 11) * 0x1p-53;
+    philox4x32_ctr_t counter = {{(uint32_t)position, (uint32_t)((uint64_t)position >> 32), (uint32_t)pair, 0}};
+    return philox4x32(counter, key);
 }
 
-int32_t rse_sampling_pick(const rse_token_prob *list, int64_t count, double u) {
-    double total = 0.0, sum = 0.0;
+/* A number in (0, 1) for a token, from the block of its pair. */
+static double uniform_of(const philox4x32_ctr_t *block, int32_t id) {
+    uint64_t bits = (uint64_t)block->v[2 * (id % 2)] << 32 | block->v[2 * (id % 2) + 1];
+    return ((double)(bits >> 11) + 0.5) * 0x1p-53;
+}
+
+double rse_sampling_number(uint64_t seed, int64_t position, int32_t id) {
+    philox4x32_ctr_t block = numbers_of(seed, position, id / 2);
+    return -log(uniform_of(&block, id));
+}
+
+int32_t rse_sampling_pick(const rse_token_prob *list, int64_t count, uint64_t seed, int64_t position) {
+    philox4x32_ctr_t block = {{0}};
+    int32_t pair = -1, chosen = list[0].id;
+    double least = INFINITY;
     for (int64_t i = 0; i < count; i++) {
-        total += (double)list[i].prob;
-    }
-    for (int64_t i = 0; i < count - 1; i++) {
-        sum += (double)list[i].prob;
-        if (u * total < sum) {
-            return list[i].id;
+        if (list[i].id / 2 != pair) {
+            pair = list[i].id / 2;
+            block = numbers_of(seed, position, pair);
+        }
+        double u = uniform_of(&block, list[i].id), prob = (double)list[i].prob;
+        if (1.0 - u <
+            least * prob) { /* -log u is no less than 1 - u: most tokens are out without a logarithm */
+            double time = -log(u) / prob;
+            chosen = time < least ? list[i].id : chosen;
+            least = time < least ? time : least;
         }
     }
-    return list[count - 1].id;
+    return chosen;
 }
 
 rse_status rse_sampler_next(rse_sampler *sampler, const rse_sampling *sampling, const float *logits,
@@ -234,6 +250,6 @@ rse_status rse_sampler_next(rse_sampler *sampler, const rse_sampling *sampling, 
     const rse_token_prob *list;
     int64_t count;
     RSE_TRY(rse_sampler_distribution(sampler, sampling, logits, &list, &count, err));
-    *id = rse_sampling_pick(list, count, rse_sampling_uniform(sampling->seed, position, 0));
+    *id = rse_sampling_pick(list, count, sampling->seed, position);
     return RSE_OK;
 }

@@ -5,8 +5,14 @@
  * lowest first. Logits are turned into probabilities in double, in this file alone, so that equal logits give
  * equal text on every ISA.
  *
- * Random numbers are Philox4x32-10 with the seed as key and the token's position as counter: the token at a
- * position is a pure function of seed, position and logits, whatever was drawn before or beside it.
+ * The choice is a race: at every position each token of the vocabulary has a random number of its own,
+ * exponentially distributed, and the one whose number divided by its probability is least is chosen. It wins
+ * with its probability. Two distributions that are alike choose alike under the same numbers, which is what
+ * drafting lives on (draft/draft.h); the ends of stretches laid side by side would drift apart with every token
+ * that comes before.
+ *
+ * Random numbers are Philox4x32-10 with the seed as key, position and token as counter: the token at a position
+ * is a pure function of seed, position and logits, whatever was drawn before or beside it.
  */
 #ifndef RSE_SAMPLER_H
 #define RSE_SAMPLER_H
@@ -49,16 +55,13 @@ void rse_sampler_destroy(rse_sampler *sampler);
 rse_status rse_sampler_distribution(rse_sampler *sampler, const rse_sampling *sampling, const float *logits,
                                     const rse_token_prob **list, int64_t *count, rse_error *err);
 
-/*
- * A number in [0, 1) for a token's position. purpose 0 chooses the token; other numbers are free for other
- * decisions about the same position (acceptance of a draft).
- */
-double rse_sampling_uniform(uint64_t seed, int64_t position, uint32_t purpose);
+/* The random number of a token at a position, > 0, exponentially distributed with mean 1. */
+double rse_sampling_number(uint64_t seed, int64_t position, int32_t id);
 
-/* The entry that u in [0, 1) falls on when the list's probabilities are laid end to end. count >= 1. */
-int32_t rse_sampling_pick(const rse_token_prob *list, int64_t count, double u);
+/* The entry that wins the race at a position. count >= 1. */
+int32_t rse_sampling_pick(const rse_token_prob *list, int64_t count, uint64_t seed, int64_t position);
 
-/* Distribution, number, pick: the token for `position`, the index the new token will have in its sequence. */
+/* Distribution and pick: the token for `position`, the index the new token will have in its sequence. */
 rse_status rse_sampler_next(rse_sampler *sampler, const rse_sampling *sampling, const float *logits,
                             int64_t position, int32_t *id, rse_error *err);
 

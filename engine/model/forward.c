@@ -172,10 +172,13 @@ static rse_status run_mixer(rse_forward *f, const rse_step *step, const rse_mixe
     rssm_layer_inputs inputs = rse_mixer_inputs(mixer, packed, f->desc.io_dtype);
     rssm_output out = {.struct_size = sizeof out, .data = f->inner, .dtype = RSSM_DTYPE_F32};
     rssm_status status = RSSM_OK;
-    if (step->decodes) {
+    if (f->desc.recurrence != NULL) {
+        status = f->desc.recurrence(f->desc.recurrence_user, step, mixer->index, &inputs, &out);
+    }
+    if (step->decodes && f->desc.cache != NULL) {
         status = rssm_cache_decode(f->desc.cache, mixer->index, &step->batch, &inputs, &out, NULL);
     }
-    if (step->prompts && status == RSSM_OK) {
+    if (step->prompts && f->desc.cache != NULL && status == RSSM_OK) {
         status = rssm_cache_prefill(f->desc.cache, mixer->index, &step->batch, &inputs, &out, NULL);
     }
     RSE_TRY(rse_library(f->desc.context, status, err));
@@ -218,13 +221,18 @@ static void run_attention(rse_forward *f, const rse_step *step, const rse_attn *
         rse_kv_write(f->desc.kv, row->seq, attn->index, row->start, row->tokens,
                      f->keys + row->first * k_stride, k_stride, f->values + row->first * k_stride, k_stride);
     }
+    for (int32_t i = 0; i < step->branch_count; i++) {
+        const rse_attention_branch *branch = &step->branches[i];
+        rse_kv_branch_fill(f->desc.kv, branch->trunk, attn->index, branch->start, branch->path, branch->depth,
+                           &branch->seq);
+    }
     rse_attention_args args = {
         .pool = f->desc.kv,
         .layer = attn->index,
         .heads = shape->q_heads,
         .scale = 1.0f / sqrtf((float)dim),
-        .row_count = step->batch.rows,
-        .rows = step->kv_rows,
+        .row_count = step->attends,
+        .rows = step->attend,
         .q = f->wide,
         .q_stride = q_stride,
         .q_head_stride = q_head,
@@ -273,6 +281,14 @@ static rse_status run_block(rse_forward *f, const rse_step *step, const rse_bloc
     return RSE_OK;
 }
 
+/* The final norm of every token. */
+static void finish_all(rse_forward *f, const rse_step *step) {
+    int64_t hidden = f->desc.model->config.hidden;
+    rse_rms_norm(f->desc.math, step->tokens, hidden, f->x, hidden, f->desc.model->norm,
+                 f->desc.model->config.norm_eps, step->hidden, hidden);
+    store(f, step->tokens, hidden, step->hidden, hidden);
+}
+
 /* Final norm and output matrix, for the tokens whose outputs are wanted. */
 static void finish(rse_forward *f, const rse_step *step, float *logits, float *hidden_out) {
     const rse_model *model = f->desc.model;
@@ -298,7 +314,10 @@ static void finish(rse_forward *f, const rse_step *step, float *logits, float *h
 rse_status rse_forward_run(rse_forward *f, const rse_step *step, float *logits, float *hidden, rse_error *err) {
     const rse_model *model = f->desc.model;
     int64_t size = model->config.hidden;
-    for (int64_t i = 0; i < step->tokens; i++) {
+    if (step->x != NULL) {
+        memcpy(f->x, step->x, (size_t)(step->tokens * size) * sizeof *f->x);
+    }
+    for (int64_t i = 0; step->x == NULL && i < step->tokens; i++) {
         rse_matrix_row(f->desc.math, &model->embedding, step->ids[i], f->x + i * size);
     }
     store(f, step->tokens, size, f->x, size);
@@ -314,6 +333,9 @@ rse_status rse_forward_run(rse_forward *f, const rse_step *step, float *logits, 
         }
         layer = block->layer;
         RSE_TRY(run_block(f, step, block, err));
+    }
+    if (step->hidden != NULL) {
+        finish_all(f, step);
     }
     if (step->outputs > 0) {
         finish(f, step, logits, hidden);

@@ -24,20 +24,34 @@ rssm_layer_inputs rse_mixer_inputs(const rse_mixer *mixer, const void *packed, i
 /* Sees a mixer's packed rows before the library does. */
 typedef void (*rse_inputs_fn)(void *user, int32_t mixer, const void *packed);
 
+typedef struct rse_step rse_step;
+
+/* Runs a recurrent layer of a step in the library's stead. */
+typedef rssm_status (*rse_recurrence_fn)(void *user, const rse_step *step, int32_t mixer,
+                                         const rssm_layer_inputs *inputs, const rssm_output *out);
+
 /* One step. Arrays are the caller's. */
-typedef struct rse_step {
+struct rse_step {
     rssm_batch batch; /* rows, slots, offsets, prefill */
     bool decodes;     /* whether any row is no prompt, and any one is */
     bool prompts;
     int64_t tokens;
-    const int32_t *ids;               /* [tokens] */
+    const int32_t *ids; /* [tokens] */
+    const float
+        *x; /* [tokens][hidden size] the residual stream to start with, or NULL: the embeddings of ids */
     const int64_t *positions;         /* [tokens] */
     const rse_attention_row *kv_rows; /* [batch.rows], positions reserved */
+    const rse_attention_row
+        *attend; /* [attends] what attention runs over: those rows, or pieces of them, and branches */
+    int32_t attends;
+    const rse_attention_branch *branches; /* [branch_count] filled before attention, layer by layer */
+    int32_t branch_count;
     int64_t outputs;
     const int32_t *output_tokens; /* [outputs], ascending */
+    float *hidden;                /* [tokens][hidden size] what the final norm makes of every token, or NULL */
     rse_inputs_fn inputs;         /* or NULL */
     void *inputs_user;
-} rse_step;
+};
 
 /* The scratch of a pass and what it works on; all are borrowed. */
 typedef struct rse_forward rse_forward;
@@ -46,7 +60,9 @@ typedef struct rse_forward_desc {
     const rse_model *model;
     const rse_math *math;
     rssm_context *context;
-    rssm_cache *cache; /* NULL for a model without recurrent layers */
+    rssm_cache *cache;            /* NULL for a model without recurrent layers, and where recurrence is given */
+    rse_recurrence_fn recurrence; /* or NULL */
+    void *recurrence_user;
     rse_kv_pool *kv;
     int32_t io_dtype;
     int64_t tokens; /* most tokens of a step */

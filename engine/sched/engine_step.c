@@ -4,11 +4,15 @@
  * the step, run the pass. Until rssm_cache_begin() has succeeded nothing has changed.
  */
 #include "sched/internal.h"
+#include "sched/snapshot.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 bool rse_session_whole(const rse_session *session) {
-    return session->pending_prompt || session->engine->options.method == RSSM_METHOD_CONVENTIONAL;
+    const rse_engine *engine = session->engine;
+    return session->pending_prompt || engine->options.method == RSSM_METHOD_CONVENTIONAL ||
+           (engine->snapshots != NULL && session->stepped == 1);
 }
 
 int32_t rse_session_keeps(const rse_session *session, int32_t accepted) {
@@ -29,6 +33,36 @@ static rse_status check_tokens(const rse_engine *engine, const rse_row *row, rse
         if (row->tokens[i] < 0 || row->tokens[i] >= vocab) {
             return rse_fail(err, RSE_ERROR_USAGE, "token %d of the row is %d; the vocabulary has %d", i,
                             row->tokens[i], vocab);
+        }
+    }
+    return RSE_OK;
+}
+
+static int32_t parent_of(const rse_row *row, int32_t t) {
+    return row->parents != NULL ? row->parents[t] : t - 1;
+}
+
+/* How many leading tokens of a row follow each other. */
+static int32_t chain_of(const rse_row *row) {
+    int32_t t = 0;
+    while (t < row->count && parent_of(row, t) == t - 1) {
+        t++;
+    }
+    return t;
+}
+
+static rse_status check_parents(const rse_row *row, rse_error *err) {
+    if (row->prompt && row->parents != NULL) {
+        return rse_fail(err, RSE_ERROR_USAGE, "the row is of a prompt and has parents; only drafts form trees");
+    }
+    if (row->session->engine->snapshots != NULL && !row->prompt && chain_of(row) < row->count) {
+        return rse_fail(err, RSE_ERROR_USAGE, "the row is a tree; the snapshot method takes chains");
+    }
+    for (int32_t i = 0; row->parents != NULL && i < row->count; i++) {
+        if (row->parents[i] < -1 || row->parents[i] >= i) {
+            return rse_fail(err, RSE_ERROR_USAGE,
+                            "parent of token %d of the row is %d; between -1 and %d are possible", i,
+                            row->parents[i], i - 1);
         }
     }
     return RSE_OK;
@@ -65,6 +99,7 @@ static rse_status check_row(const rse_engine *engine, const rse_row *row, rse_er
         return rse_fail(err, RSE_ERROR_USAGE, "the sequence would have %lld tokens; the model takes %d",
                         (long long)end, engine->model->config.max_positions);
     }
+    RSE_TRY(check_parents(row, err));
     return check_tokens(engine, row, err);
 }
 
@@ -112,7 +147,37 @@ static void trim_rows(rse_engine *engine, const rse_row *rows, int32_t count) {
     }
 }
 
+static void close_branches(rse_engine *engine) {
+    rse_step_arrays *a = &engine->arrays;
+    for (int32_t i = 0; i < a->branch_count; i++) {
+        rse_kv_branch_close(engine->kv, a->branches[i].start, &a->branches[i].seq);
+    }
+    a->branch_count = 0;
+}
+
+/* Branches for the tokens of a row that are not on its leading chain. */
+static rse_status open_branches(rse_engine *engine, const rse_row *row, rse_error *err) {
+    rse_session *session = row->session;
+    int64_t start = session->position + rse_session_keeps(session, row->accepted);
+    for (int32_t t = row->prompt ? row->count : chain_of(row); t < row->count; t++) {
+        rse_attention_branch *branch = &engine->arrays.branches[engine->arrays.branch_count];
+        branch->trunk = &session->kv;
+        branch->start = start;
+        branch->depth = 0;
+        for (int32_t at = t; at >= 0; at = parent_of(row, at)) {
+            branch->depth++;
+        }
+        for (int32_t at = t, i = branch->depth; at >= 0; at = parent_of(row, at)) {
+            branch->path[--i] = at;
+        }
+        RSE_TRY(rse_kv_branch_open(engine->kv, &session->kv, start, branch->depth, &branch->seq, err));
+        engine->arrays.branch_count++;
+    }
+    return RSE_OK;
+}
+
 static rse_status reserve_rows(rse_engine *engine, const rse_row *rows, int32_t count, rse_error *err) {
+    engine->arrays.branch_count = 0;
     for (int32_t i = 0; i < count; i++) {
         rse_session *session = rows[i].session;
         int64_t end = session->position + rse_session_keeps(session, rows[i].accepted) + rows[i].count;
@@ -120,7 +185,11 @@ static rse_status reserve_rows(rse_engine *engine, const rse_row *rows, int32_t 
         if (status == RSE_OK) {
             status = rse_kv_seq_reserve(engine->kv, &session->kv, end, err);
         }
+        if (status == RSE_OK) {
+            status = open_branches(engine, &rows[i], err);
+        }
         if (status != RSE_OK) {
+            close_branches(engine);
             trim_rows(engine, rows, i + 1);
             return status;
         }
@@ -128,11 +197,26 @@ static rse_status reserve_rows(rse_engine *engine, const rse_row *rows, int32_t 
     return RSE_OK;
 }
 
+/* Attention of a row: the leading chain as one piece, then the branches from *branch on. */
+static void plan_attention(rse_engine *engine, const rse_row *row, const rse_attention_row *whole,
+                           int32_t *branch, rse_step *step) {
+    rse_step_arrays *a = &engine->arrays;
+    int32_t chain = row->prompt ? row->count : chain_of(row);
+    a->attend[step->attends] = *whole;
+    a->attend[step->attends++].tokens = chain;
+    for (int32_t t = chain; t < row->count; t++) {
+        const rse_attention_branch *b = &a->branches[(*branch)++];
+        a->attend[step->attends++] = (rse_attention_row){&b->seq, b->start + b->depth - 1, 1, whole->first + t};
+        a->positions[whole->first + t] = b->start + b->depth - 1;
+    }
+}
+
 /* Fills the arrays of the engine and of the step. Positions are those after the commit. */
 static void plan(rse_engine *engine, const rse_row *rows, int32_t count, rse_step *step) {
     rse_step_arrays *a = &engine->arrays;
     int32_t tokens = 0;
     int32_t outputs = 0;
+    int32_t branch = 0;
     *step = (rse_step){0};
     for (int32_t i = 0; i < count; i++) {
         const rse_row *row = &rows[i];
@@ -141,6 +225,8 @@ static void plan(rse_engine *engine, const rse_row *rows, int32_t count, rse_ste
         a->offsets[i] = tokens;
         a->prefill[i] = row->prompt && row->count > 0;
         a->accepted[i] = rse_session_keeps(session, row->accepted);
+        memcpy(a->paths + (int64_t)i * engine->options.step_tokens, session->path,
+               (size_t)engine->options.step_tokens * sizeof *a->paths);
         int64_t start = session->position + a->accepted[i];
         a->kv_rows[i] = (rse_attention_row){&session->kv, start, row->count, tokens};
         step->decodes = step->decodes || (!row->prompt && row->count > 0);
@@ -148,11 +234,13 @@ static void plan(rse_engine *engine, const rse_row *rows, int32_t count, rse_ste
         for (int32_t t = 0; t < row->count; t++) {
             a->ids[tokens] = row->tokens[t];
             a->positions[tokens] = start + t;
+            a->parents[tokens] = parent_of(row, t);
             if (t >= row->count - row->outputs) {
                 a->outputs[outputs++] = tokens;
             }
             tokens++;
         }
+        plan_attention(engine, row, &a->kv_rows[i], &branch, step);
     }
     a->offsets[count] = tokens;
     step->batch = (rssm_batch){
@@ -160,21 +248,30 @@ static void plan(rse_engine *engine, const rse_row *rows, int32_t count, rse_ste
         .rows = count,
         .slots = a->slots,
         .offsets = a->offsets,
+        .parents = branch > 0 ? a->parents : NULL,
         .prefill = a->prefill,
     };
     step->tokens = tokens;
     step->ids = a->ids;
     step->positions = a->positions;
     step->kv_rows = a->kv_rows;
+    step->attend = a->attend;
+    step->branches = a->branches;
+    step->branch_count = branch;
     step->outputs = outputs;
     step->output_tokens = a->outputs;
+    step->hidden = engine->hidden;
 }
 
-static rse_status begin(rse_engine *engine, const rse_step *step, rse_error *err) {
+static rse_status begin(rse_engine *engine, const rse_step *step, const rse_row *rows, rse_error *err) {
+    for (int32_t i = 0; engine->snapshots != NULL && i < step->batch.rows; i++) {
+        RSE_TRY(rse_snapshots_keep(engine->snapshots, rows[i].session, engine->arrays.accepted[i], err));
+    }
     if (engine->cache == NULL) {
         return RSE_OK;
     }
-    rssm_status status = rssm_cache_begin(engine->cache, &step->batch, engine->arrays.accepted, NULL, NULL);
+    rssm_status status =
+        rssm_cache_begin(engine->cache, &step->batch, engine->arrays.accepted, engine->arrays.paths, NULL);
     return rse_library(engine->context, status, err);
 }
 
@@ -205,7 +302,12 @@ static rse_status advance(rse_engine *engine, const rse_row *rows, int32_t count
             session->ids.data[session->ids.count++] = rows[i].tokens[t];
         }
         session->pending = rows[i].count;
+        for (int32_t t = 0; !rows[i].prompt && t < rows[i].count; t++) {
+            session->path[t] = t;
+            session->parents[t] = parent_of(&rows[i], t);
+        }
         session->pending_prompt = rows[i].prompt && rows[i].count > 0;
+        session->stepped = rows[i].count;
     }
     trim_rows(engine, rows, count);
     return RSE_OK;
@@ -219,9 +321,10 @@ rse_status rse_engine_step(rse_engine *engine, const rse_row *rows, int32_t coun
     rse_status status = rse_shadow_before(engine->shadow, rows, count, err);
     if (status == RSE_OK) {
         plan(engine, rows, count, &step);
-        status = begin(engine, &step, err);
+        status = begin(engine, &step, rows, err);
     }
     if (status != RSE_OK) {
+        close_branches(engine);
         trim_rows(engine, rows, count);
         return status;
     }
@@ -229,6 +332,7 @@ rse_status rse_engine_step(rse_engine *engine, const rse_row *rows, int32_t coun
     if (status == RSE_OK) {
         status = pass(engine, &step, rows, count, logits, hidden, err);
     }
+    close_branches(engine);
     for (int32_t i = 0; status != RSE_OK && i < count; i++) {
         rows[i].session->broken = true;
     }

@@ -17,6 +17,7 @@
 #include "model/model.h"
 
 typedef struct rse_shadow rse_shadow;
+typedef struct rse_snapshots rse_snapshots;
 
 /* Arrays of a step, [options.sessions] or [options.batch_tokens]. */
 typedef struct rse_step_arrays {
@@ -28,6 +29,11 @@ typedef struct rse_step_arrays {
     int32_t *ids;
     int64_t *positions;
     int32_t *outputs;
+    int32_t *parents;               /* [batch_tokens] */
+    int32_t *paths;                 /* [sessions][step_tokens] */
+    rse_attention_row *attend;      /* [batch_tokens + sessions] */
+    rse_attention_branch *branches; /* [batch_tokens] */
+    int32_t branch_count;           /* of the step under way */
 } rse_step_arrays;
 
 struct rse_engine {
@@ -36,11 +42,14 @@ struct rse_engine {
     rse_pool *pool;
     rse_math *math;
     rssm_context *context;
-    rssm_cache *cache; /* NULL for a model without recurrent layers */
+    rssm_cache *cache;        /* NULL for a model without recurrent layers, and with snapshots */
+    rse_snapshots *snapshots; /* of the method of that name */
     rse_kv_pool *kv;
     rse_forward *forward;
     rse_shadow *shadow;     /* NULL without options.check */
     rse_session **sessions; /* [options.sessions]; NULL: the slot is free */
+    uint64_t lives;         /* sequences that sessions have held so far */
+    float *hidden;          /* [batch_tokens][hidden size] of the last step's tokens, if they are kept */
     rse_step_arrays arrays;
 };
 
@@ -48,11 +57,15 @@ struct rse_session {
     rse_engine *engine;
     int32_t slot;
     uint64_t id;
-    int64_t position;    /* tokens kept */
-    int32_t pending;     /* tokens of the last step, in the library's sense */
-    bool pending_prompt; /* they are of a prompt */
-    bool broken;         /* a step failed half-way */
-    rse_ids ids;         /* [position + pending] */
+    uint64_t life; /* tells apart the sequences that sessions have held; new whenever one is cut or replaced */
+    int64_t position;                      /* tokens kept */
+    int32_t pending;                       /* tokens of the last step, in the library's sense */
+    int32_t stepped;                       /* tokens of the last step */
+    bool pending_prompt;                   /* they are of a prompt */
+    int32_t path[RSSM_STEP_TOKENS_MAX];    /* which tokens of the step they are; of a decode step */
+    int32_t parents[RSSM_STEP_TOKENS_MAX]; /* of the pending tokens, by their own order */
+    bool broken;                           /* a step failed half-way */
+    rse_ids ids;                           /* [position + pending] */
     rse_kv_seq kv;
 };
 
@@ -62,6 +75,11 @@ rse_status rse_cache_create(const rse_engine *engine, int32_t method, rssm_cache
 /* Hands the constants of the model's mixers to a cache. */
 rse_status rse_cache_weights(const rse_engine *engine, rssm_cache *cache, rse_error *err);
 
+/* From now on steps keep the final hidden states of all their tokens in engine->hidden. */
+rse_status rse_engine_keep_hidden(rse_engine *engine, rse_error *err);
+/* How many tokens a path of the session's next step may have so that its state is not flushed sooner than in
+   steps of one token: up to the next flush boundary. */
+int32_t rse_session_room(const rse_session *session);
 /* Whether the pending tokens are in the state already, and can only be kept all together. */
 bool rse_session_whole(const rse_session *session);
 /* How many of its pending tokens a session keeps if a row says so. */
@@ -81,6 +99,9 @@ int64_t rse_shadow_compared(const rse_shadow *shadow);
 rse_status rse_shadow_reset(rse_shadow *shadow, const rse_session *session, rse_error *err);
 /* The session's state was written by other means than decoding: take it over. */
 rse_status rse_shadow_restart(rse_shadow *shadow, const rse_session *session, rse_error *err);
+/* Of the `was` pending tokens of the session these stay, in this order. */
+void rse_shadow_choose(rse_shadow *shadow, const rse_session *session, int32_t was, const int32_t *path,
+                       int32_t count);
 /* The session has `position` kept tokens now, after dropping some. */
 rse_status rse_shadow_truncate(rse_shadow *shadow, const rse_session *session, rse_error *err);
 /* Before rssm_cache_begin(): keeps what the rows accept where that is needed to follow prompts. */

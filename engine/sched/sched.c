@@ -1,32 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sched/sched.h"
-#include "base/buffer.h"
+#include "sched/round.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-struct rse_request {
-    rse_sched *sched;
-    rse_request *next; /* in order of arrival */
-    rse_request_desc desc;
-    int32_t *prompt;
-    int64_t done; /* tokens of the prompt that were run */
-    rse_ids tokens;
-    int32_t state;
-    rse_error error;
-};
-
-struct rse_sched {
-    rse_engine *engine;
-    rse_engine_info info;
-    rse_request *first;
-    rse_sampler *sampler;
-    rse_row *rows;        /* [sessions] of the step under way */
-    rse_request **row_of; /* [sessions] whose rows they are */
-    float *logits;        /* [sessions][vocab] */
-    rse_sched_figures figures;
-};
 
 rse_status rse_sched_create(rse_engine *engine, rse_sched **sched, rse_error *err) {
     *sched = NULL;
@@ -39,9 +16,13 @@ rse_status rse_sched_create(rse_engine *engine, rse_sched **sched, rse_error *er
     size_t sessions = (size_t)made->info.sessions;
     made->rows = calloc(sessions, sizeof *made->rows);
     made->row_of = calloc(sessions, sizeof *made->row_of);
+    made->drafts = calloc(sessions, sizeof *made->drafts);
+    made->hidden = calloc((size_t)made->info.batch_tokens, sizeof *made->hidden);
     made->logits = calloc(sessions, (size_t)made->info.vocab * sizeof *made->logits);
+    made->speculation.width = 1;
     rse_status status = RSE_OK;
-    if (made->rows == NULL || made->row_of == NULL || made->logits == NULL) {
+    if (made->rows == NULL || made->row_of == NULL || made->drafts == NULL || made->hidden == NULL ||
+        made->logits == NULL) {
         status = rse_fail(err, RSE_ERROR_MEMORY, "no memory for the logits of %zu sessions", sessions);
     } else {
         status = rse_sampler_create(made->info.vocab, &made->sampler, err);
@@ -64,6 +45,8 @@ void rse_sched_destroy(rse_sched *sched) {
     rse_sampler_destroy(sched->sampler);
     free(sched->rows);
     free(sched->row_of);
+    free(sched->drafts);
+    free(sched->hidden);
     free(sched->logits);
     free(sched);
 }
@@ -160,128 +143,6 @@ const int32_t *rse_request_tokens(const rse_request *request, int64_t *count) {
     return request->tokens.data;
 }
 
-static void fail_request(rse_request *request, const rse_error *error) {
-    request->state = RSE_FINISH_ERROR;
-    request->error = *error;
-}
-
-/* The request's row of the next step, with at most `budget` tokens of its prompt. False: it has none. A prompt
- * of one token is run as a step of decoding: so a sequence that was cut just before it, say to be saved, goes
- * on bit for bit as if it had not been. */
-static bool make_row(rse_request *request, int64_t budget, rse_row *row) {
-    int64_t left = rse_request_prompt_left(request);
-    *row = (rse_row){.session = request->desc.session, .accepted = RSE_ACCEPT_ALL};
-    if (left > 0) {
-        row->prompt = request->desc.count > 1;
-        row->tokens = request->prompt + request->done;
-        row->count = (int32_t)(left < budget ? left : budget);
-        row->outputs = row->count == left && request->desc.max_tokens > 0;
-    } else {
-        row->tokens = &request->tokens.data[request->tokens.count - 1];
-        row->count = 1;
-        row->outputs = 1;
-    }
-    if (row->count == 0) {
-        return false;
-    }
-    rse_error error = {0};
-    if (rse_session_reserve(row->session, row->count, &error) != RSE_OK) {
-        fail_request(request, &error);
-        return false;
-    }
-    return true;
-}
-
-/* Generating requests come first, so that prompts only get what they leave of the step. */
-static int32_t collect(rse_sched *sched, bool *prompts) {
-    int64_t budget = sched->info.batch_tokens;
-    int32_t rows = 0;
-    *prompts = false;
-    for (int32_t turn = 0; turn < 2; turn++) {
-        for (rse_request *request = sched->first; request != NULL; request = request->next) {
-            bool prompt = rse_request_prompt_left(request) > 0;
-            if (request->state != RSE_RUNNING || prompt != (turn == 1) || budget == 0) {
-                continue;
-            }
-            if (make_row(request, budget, &sched->rows[rows])) {
-                budget -= sched->rows[rows].count;
-                *prompts = *prompts || sched->rows[rows].prompt;
-                sched->row_of[rows++] = request;
-            }
-        }
-    }
-    return rows;
-}
-
-static void take_token(rse_request *request, const float *logits) {
-    rse_sched *sched = request->sched;
-    const rse_request_desc *desc = &request->desc;
-    int64_t position = rse_session_position(desc->session) + rse_session_pending(desc->session);
-    int32_t token = 0;
-    rse_error error = {0};
-    rse_status status = rse_sampler_next(sched->sampler, &desc->sampling, logits, position, &token, &error);
-    if (status == RSE_OK) {
-        status = rse_ids_append(&request->tokens, token, &error);
-    }
-    if (status != RSE_OK) {
-        fail_request(request, &error);
-        return;
-    }
-    if (!desc->ignore_end && rse_engine_is_end(sched->engine, token)) {
-        request->state = RSE_FINISH_END;
-    } else if ((int64_t)request->tokens.count == desc->max_tokens) {
-        request->state = RSE_FINISH_LENGTH;
-    }
-    if (desc->token != NULL) {
-        desc->token(desc->user, request, token);
-    }
-}
-
-/* What the step means for each of its requests. */
-static void deliver(rse_sched *sched, int32_t rows) {
-    const float *logits = sched->logits;
-    for (int32_t i = 0; i < rows; i++) {
-        rse_request *request = sched->row_of[i];
-        const rse_row *row = &sched->rows[i];
-        if (rse_request_prompt_left(request) > 0) {
-            request->done += row->count;
-        }
-        if (request->state == RSE_RUNNING) { /* a callback may have ended it meanwhile */
-            if (row->outputs > 0) {
-                take_token(request, logits);
-            } else if (rse_request_prompt_left(request) == 0) {
-                request->state = RSE_FINISH_LENGTH;
-            }
-        }
-        logits += (int64_t)row->outputs * sched->info.vocab;
-    }
-}
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static void note_step(rse_sched *sched, int32_t rows, bool prompts, double seconds,
-                      const rse_engine_counters *before, const rse_engine_counters *after) {
-    rse_sched_figures *figures = &sched->figures;
-    for (int32_t i = 0; i < rows; i++) {
-        if (sched->rows[i].prompt) {
-            figures->prompt_tokens += sched->rows[i].count;
-        } else if (!prompts) {
-            figures->decode_tokens += sched->rows[i].count;
-        }
-    }
-    if (prompts) {
-        figures->prompt_seconds += seconds;
-        return;
-    }
-    figures->decode_seconds += seconds;
-    figures->bytes_read += after->bytes_read - before->bytes_read;
-    figures->bytes_written += after->bytes_written - before->bytes_written;
-}
-
 static int32_t count_running(const rse_sched *sched) {
     int32_t running = 0;
     for (const rse_request *request = sched->first; request != NULL; request = request->next) {
@@ -291,30 +152,56 @@ static int32_t count_running(const rse_sched *sched) {
 }
 
 rse_status rse_sched_step(rse_sched *sched, int32_t *running, rse_error *err) {
-    bool prompts;
-    int32_t rows = collect(sched, &prompts);
-    if (rows > 0) {
-        rse_engine_counters before;
-        rse_engine_counters after;
-        double start = seconds_now();
-        RSE_TRY(rse_engine_count(sched->engine, &before, err));
-        rse_error failure = {0};
-        rse_status status = rse_engine_step(sched->engine, sched->rows, rows, sched->logits, NULL, &failure);
-        if (status != RSE_OK) {
-            for (int32_t i = 0; i < rows; i++) {
-                fail_request(sched->row_of[i], &failure);
-            }
-            *running = count_running(sched);
-            return rse_fail(err, status, "%s", failure.text);
-        }
-        RSE_TRY(rse_engine_count(sched->engine, &after, err));
-        deliver(sched, rows);
-        note_step(sched, rows, prompts, seconds_now() - start, &before, &after);
-    }
+    rse_status status = rse_round_run(sched, err);
     *running = count_running(sched);
-    return RSE_OK;
+    return status;
 }
 
 rse_sched_figures rse_sched_count(const rse_sched *sched) {
     return sched->figures;
+}
+
+static rse_status check_speculation(const rse_sched *sched, const rse_speculation *s, rse_error *err) {
+    int32_t drafts = s->drafts == RSE_DRAFTS_AUTO ? 1 : s->drafts;
+    if (s->drafts < RSE_DRAFTS_AUTO || s->width < 1) {
+        return rse_fail(err, RSE_ERROR_USAGE, "%d drafts of width %d; at least 0 and 1 are possible", s->drafts,
+                        s->width);
+    }
+    if ((int64_t)drafts * s->width + 1 > sched->info.step_tokens && s->drafter != NULL) {
+        return rse_fail(err, RSE_ERROR_USAGE,
+                        "%d drafts of width %d make steps of %lld tokens; this engine takes %d", drafts,
+                        s->width, (long long)drafts * s->width + 1, sched->info.step_tokens);
+    }
+    if (s->width > 1 && s->drafter != NULL && sched->info.method == RSE_METHOD_SNAPSHOT) {
+        return rse_fail(err, RSE_ERROR_USAGE, "drafts of width %d form trees; the snapshot method takes chains",
+                        s->width);
+    }
+    if (s->exact && sched->info.method != RSSM_METHOD_REPLAY) {
+        return rse_fail(
+            err, RSE_ERROR_USAGE,
+            "exact drafting needs the replay method: others write the state at positions that depend on steps");
+    }
+    return RSE_OK;
+}
+
+rse_status rse_sched_speculate(rse_sched *sched, const rse_speculation *speculation, rse_error *err) {
+    rse_speculation s = *speculation;
+    s.width = s.width == 0 ? 1 : s.width;
+    RSE_TRY(check_speculation(sched, &s, err));
+    size_t outputs = (size_t)sched->info.sessions * (size_t)(s.drafter != NULL ? sched->info.step_tokens : 1);
+    float *logits = calloc(outputs, (size_t)sched->info.vocab * sizeof *logits);
+    if (logits == NULL) {
+        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for the logits of %zu tokens", outputs);
+    }
+    rse_status status =
+        s.drafter != NULL && s.drafter->hidden ? rse_engine_keep_hidden(sched->engine, err) : RSE_OK;
+    if (status != RSE_OK) {
+        free(logits);
+        return status;
+    }
+    free(sched->logits);
+    sched->logits = logits;
+    sched->speculation = s;
+    rse_count_start(&sched->count, s.drafter != NULL ? (sched->info.step_tokens - 1) / s.width : 0);
+    return RSE_OK;
 }

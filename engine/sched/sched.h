@@ -7,6 +7,7 @@
 #ifndef RSE_SCHED_H
 #define RSE_SCHED_H
 
+#include "draft/draft.h"
 #include "engine.h"
 #include "math/sampler.h"
 
@@ -36,6 +37,23 @@ typedef struct rse_request_desc {
 } rse_request_desc;
 
 rse_status rse_sched_create(rse_engine *engine, rse_sched **sched, rse_error *err);
+enum { RSE_DRAFTS_AUTO = -1 };
+
+/* How a scheduler drafts. */
+typedef struct rse_speculation {
+    rse_drafter *drafter; /* must outlive the scheduler; NULL: nothing is drafted */
+    int32_t drafts;       /* along a path, 0 .. (step_tokens - 1) / width; RSE_DRAFTS_AUTO: as many as pay, by
+                             measurement */
+    int32_t width;        /* drafts after one node; 0: 1 */
+    bool exact; /* no path of a round crosses a flush boundary: logits are those of steps of one token, bit for
+                   bit */
+    rssm_log_fn log; /* when auto switches drafting off or on, and why; NULL: silent */
+    void *log_user;
+} rse_speculation;
+
+/* To be set before the first step. RSE_ERROR_USAGE for more drafts than the engine's step_tokens have room for,
+ * or for exact with another method than replay. */
+rse_status rse_sched_speculate(rse_sched *sched, const rse_speculation *speculation, rse_error *err);
 /* Requests are freed with it; their sessions stay. NULL is fine. */
 void rse_sched_destroy(rse_sched *sched);
 
@@ -65,10 +83,14 @@ rse_status rse_sched_step(rse_sched *sched, int32_t *running, rse_error *err);
 typedef struct rse_sched_figures {
     int64_t prompt_tokens;
     double prompt_seconds;
-    int64_t decode_tokens;
+    int64_t decode_tokens; /* generated */
     double decode_seconds;
     int64_t bytes_read; /* of states and records, by steps of decoding */
     int64_t bytes_written;
+    int64_t rounds;       /* rows that were no prompts */
+    int64_t drafted;      /* drafts in them */
+    int64_t accepted;     /* drafts that were right */
+    double draft_seconds; /* of decode_seconds: the drafter's */
 } rse_sched_figures;
 rse_sched_figures rse_sched_count(const rse_sched *sched);
 

@@ -190,8 +190,15 @@ static void sync_directory(const char *path) {
     free(directory);
 }
 
+static rse_status check_method(const rse_session *session, rse_error *err) {
+    return session->engine->snapshots == NULL
+               ? RSE_OK
+               : rse_fail(err, RSE_ERROR_UNSUPPORTED, "session files are not for the snapshot method");
+}
+
 rse_status rse_session_save(const rse_session *session, const rse_session_tail *tail, const char *path,
                             rse_error *err) {
+    RSE_TRY(check_method(session, err));
     if (session->broken || session->pending != 0) {
         return rse_fail(err, RSE_ERROR_USAGE, "session %d cannot be saved: %s", session->slot,
                         session->broken ? "a step failed" : "tokens are pending");
@@ -364,6 +371,7 @@ static rse_status restore(rse_session *session, const file_view *view, rse_sessi
 
 rse_status rse_session_load(rse_session *session, const char *path, rse_session_tail *tail, rse_error *err) {
     *tail = (rse_session_tail){0};
+    RSE_TRY(check_method(session, err));
     rse_mapping map;
     RSE_TRY(rse_file_map(path, &map, err));
     file_view view = {0};

@@ -173,6 +173,21 @@ rse_status rse_shadow_restart(rse_shadow *shadow, const rse_session *session, rs
     return RSE_OK;
 }
 
+void rse_shadow_choose(rse_shadow *shadow, const rse_session *session, int32_t was, const int32_t *path,
+                       int32_t count) {
+    if (shadow == NULL) {
+        return;
+    }
+    follower *f = &shadow->followers[session->slot];
+    char *pending = f->queue + (f->tokens - was) * shadow->token_bytes;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t node = path != NULL ? path[i] : i;
+        memmove(pending + i * shadow->token_bytes, pending + node * shadow->token_bytes,
+                (size_t)shadow->token_bytes);
+    }
+    f->tokens += count - was;
+}
+
 rse_status rse_shadow_truncate(rse_shadow *shadow, const rse_session *session, rse_error *err) {
     if (shadow == NULL) {
         return RSE_OK;
@@ -262,7 +277,7 @@ static rse_status commit(rse_shadow *shadow, rse_session *session, int32_t accep
     int32_t kept = rse_session_keeps(session, accepted);
     rssm_batch batch = {
         .struct_size = sizeof batch, .rows = 1, .slots = &session->slot, .offsets = (const int32_t[]){0, 0}};
-    rssm_status status = rssm_cache_begin(shadow->engine->cache, &batch, &kept, NULL, NULL);
+    rssm_status status = rssm_cache_begin(shadow->engine->cache, &batch, &kept, session->path, NULL);
     RSE_TRY(rse_library(shadow->engine->context, status, err));
     rse_session_kept(session, kept);
     return RSE_OK;

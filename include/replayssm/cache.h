@@ -215,7 +215,10 @@ typedef struct rssm_batch {
     int64_t slots_stride;     /**< elements between slots; 0: 1 */
     const int32_t *offsets;   /**< [rows + 1] first token of each row, or NULL. Rows of 0 tokens commit the last step
                                    and plan nothing */
-    const int32_t *parents;   /**< trees of drafts: refused until they are built */
+    const int32_t *parents;   /**< [tokens] or NULL for chains. Trees of drafts: of every token the one before it on its
+                                   path, counted within its row and smaller than its own number; -1: it follows the
+                                   committed tokens. A token sees its ancestors only, the convolution too. Not read for
+                                   prefill and padding rows. The decode calls of the step get the same parents */
     const uint8_t *prefill;   /**< [rows] nonzero: the row is a piece of a prompt, of any length; NULL: none */
 } rssm_batch;
 
@@ -226,13 +229,14 @@ typedef struct rssm_batch {
  * accepted [rows], or NULL to drop what is pending: how many tokens of the slot's last step to keep, 0..T. Where
  * nothing is pending it is ignored. Prefill and conventional steps are committed by the layers that ran them (the next
  * call that names the slot finds them done), and dropped if no layer did; a count, if given, must be the step's
- * (conventional: 1). paths [rows][step_tokens]: the nodes of a tree to keep, root
- * first; NULL for chains, and refused until trees are built.
+ * (conventional: 1). paths [rows][step_tokens] (T_max entries a row, of which the first accepted[row] are read): which
+ * tokens of the slot's last step to keep, numbered within it, a path that starts after the committed tokens and on
+ * which each is the parent of the next. NULL: the first accepted[row] ones, which must be such a path.
  *
  * stream: the CUDA stream of the call; ignored on the CPU, here and everywhere.
  *
- * @return RSSM_ERROR_ARGUMENT: slot out of range or twice in the batch, more tokens than T_max, a count outside the
- *         step; nothing is changed. RSSM_ERROR_FAILED_SLOT: some layer never ran the step that is to be committed;
+ * @return RSSM_ERROR_ARGUMENT: slot out of range or twice in the batch, more tokens than T_max, a parent that is not an
+ *         earlier token, a count outside the step, tokens to keep that are no path of it; nothing is changed. RSSM_ERROR_FAILED_SLOT: some layer never ran the step that is to be committed;
  *         that slot is failed until reset, imported or adopted, nothing else is changed.
  */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_begin(rssm_cache *cache, const rssm_batch *batch,

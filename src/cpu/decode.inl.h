@@ -76,8 +76,10 @@ static void append_decay(const span *s, int32_t h, int32_t hv, float *scratch) {
 }
 
 /* Normalised keys of n records from map entry `first` on. */
-static void gather_keys(const rssm_geometry *geo, const rssm_row *row, int32_t g, int32_t first, int32_t n, float *key) {
+static void gather_keys(const rssm_geometry *geo, const rssm_row *row, int32_t g, int32_t first, int32_t n, float *key,
+                        ahead *next) {
     for (int32_t j = 0; j < n; j++) {
+        ask_row(next, geo->padded_k / 16);
         int32_t r = row->cursor->row_map[first + j];
         v16 norm = v16_set1(geo->l2 ? *scalar_at(geo, row, geo->channel_norm + g, r) : 1.0f);
         int64_t at = record_at(geo, g, r, geo->d_k);
@@ -133,14 +135,23 @@ static window window_after(window w, int32_t skip) {
     return w;
 }
 
+/* What the step's queries see: the records that are not folded, the last of which are those of its own tokens. */
+static window seen_window(const span *s, window all) {
+    window eval = window_after(all, s->row->fold);
+    eval.draft = eval.n - s->n;
+    eval.parents = s->row->parents;
+    return eval;
+}
+
 /* ---- Walking the queries back ------------------------------------------------------------------------- */
 
 /* r = q; from the newest record the query sees to the oldest: c = beta (k . r), r = alpha (r - delta c k). */
-static void walk_vector(const window *w, const float *q, int32_t newest, float *r, float *c) {
+static void walk_vector(const window *w, const float *q, int32_t newest, float *r, float *c, ahead *next) {
     const int padded = w->padded_k;
     memcpy(r, q, (size_t)padded * sizeof(float));
-    for (int32_t j = newest; j >= 0; j--) {
+    for (int32_t j = newest; j >= 0; j = record_before(w, j)) {
         const float *key = w->key + (int64_t)j * padded;
+        ask_row(next, padded / 16);
         c[j] = w->beta[j] * dot_padded(key, r, padded);
         v16 minus = v16_set1(w->delta ? -c[j] : 0.0f);
         for (int b = 0; b < padded / 16; b++) {
@@ -157,7 +168,7 @@ static void walk_vector(const window *w, const float *q, int32_t newest, float *
    a group and only a scalar is walked. */
 static void walk_scalar(const window *w, const float *q, const float *gram, int32_t newest, float *r, float *c) {
     float product = 1.0f;
-    for (int32_t j = newest; j >= 0; j--) {
+    for (int32_t j = newest; j >= 0; j = record_before(w, j)) {
         c[j] = w->beta[j] * (product * gram[j]);
         product *= w->alpha[j];
     }
@@ -168,17 +179,35 @@ static void walk_scalar(const window *w, const float *q, const float *gram, int3
 
 static void gram_products(const window *w, const float *q, int32_t queries, int32_t newest, int32_t ld, float *gram) {
     for (int32_t t = 0; t < queries; t++) {
-        for (int32_t j = 0; j <= newest + t; j++) {
+        for (int32_t j = newest + t; j >= 0; j = record_before(w, j)) {
             gram[(int64_t)t * ld + j] =
                 dot_padded(w->key + (int64_t)j * w->padded_k, q + (int64_t)t * w->padded_k, w->padded_k);
         }
     }
 }
 
+/* State of the first value head of key head g; NULL without a checkpoint. */
+static const float *first_state(const rssm_geometry *geo, const float *checkpoint, int32_t g) {
+    return checkpoint == NULL ? NULL : checkpoint + (int64_t)rssm_value_head(geo, g, 0) * geo->d_v * geo->d_k;
+}
+
+/* From here on the rows of value head i of key head g are asked for, then those of the head after it: `last` after the
+   key head's last one. */
+static void aim_ahead(ahead *a, const rssm_geometry *geo, const rssm_row *row, int32_t g, int32_t i, const float *last) {
+    const int64_t size = (int64_t)geo->d_v * geo->d_k;
+    const float *state = row->checkpoint + rssm_value_head(geo, g, i) * size;
+    *a = (ahead){.state = state,
+                 .then = i + 1 < geo->ratio ? row->checkpoint + rssm_value_head(geo, g, i + 1) * size : last,
+                 .d_k = geo->d_k,
+                 .row = a->state == state ? a->row : 0,
+                 .rows = geo->d_v,
+                 .d = deal_rows(geo->d_v)};
+}
+
 /* ---- A unit ------------------------------------------------------------------------------------------- */
 
 /* Folds and reads one value head. `n` records are in the window, the first row->fold of them to be folded. */
-static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *scratch, float *y) {
+static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *scratch, float *y, ahead *next) {
     const rssm_geometry *geo = s->call->geometry;
     const rssm_row *row = s->row;
     const int32_t hv = rssm_value_head(geo, g, i), ld = geo->rows.records;
@@ -189,14 +218,14 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
     gather_head(geo, s->call->constants, row, g * geo->ratio + i, hv, row->first, n,
                 scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
     window all = head_window(geo, scratch, value, n);
-    window fold = all, eval = window_after(all, row->fold);
+    window fold = all, eval = seen_window(s, all);
     fold.n = row->fold;
     int32_t newest = eval.n - s->n; /* of query 0; the conventional method leaves none: -1 */
     for (int32_t t = 0; t < s->n; t++) {
         float *rt = r + (int64_t)t * geo->padded_k, *ct = c + (int64_t)t * ld;
         const float *qt = q + (int64_t)t * geo->padded_k;
         if (geo->delta || geo->vector_decay) {
-            walk_vector(&eval, qt, newest + t, rt, ct);
+            walk_vector(&eval, qt, newest + t, rt, ct, next);
         } else {
             walk_scalar(&eval, qt, gram + (int64_t)t * ld, newest + t, rt, ct);
         }
@@ -212,30 +241,34 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
                     .ld_c = ld,
                     .newest = newest,
                     .y = y,
-                    .padded_v = geo->padded_v};
+                    .padded_v = geo->padded_v,
+                    .next = next};
     run_head(&job);
 }
 
-static void decode_group(const span *s, int32_t g, float *scratch, float *y) {
+static void decode_group(const span *s, int32_t g, const float *last, float *scratch, float *y) {
     const rssm_geometry *geo = s->call->geometry;
     const rssm_row *row = s->row;
     int32_t n = row->cursor->history - row->first + s->n;
+    ahead next = {0};
+    aim_ahead(&next, geo, row, g, 0, last);
     append_records(s, g, scratch);
     if (geo->vector_decay) {
         for (int32_t i = 0; i < geo->ratio; i++) {
             append_decay(s, g * geo->ratio + i, rssm_value_head(geo, g, i), scratch);
         }
     }
-    gather_keys(geo, row, g, row->first, n, scratch + geo->scratch.window_key);
+    gather_keys(geo, row, g, row->first, n, scratch + geo->scratch.window_key, &next);
     head_queries(s, g, scratch + geo->scratch.q);
     if (!geo->delta && !geo->vector_decay) {
-        window eval = window_after(head_window(geo, scratch, NULL, n), row->fold);
+        window eval = seen_window(s, head_window(geo, scratch, NULL, n));
         gram_products(&eval, scratch + geo->scratch.q, s->n, eval.n - s->n, geo->rows.records,
                       scratch + geo->scratch.gram);
     }
     for (int32_t i = 0; i < geo->ratio; i++) {
         float *yi = y + (int64_t)i * RSSM_SCAN_TOKENS * geo->padded_v;
-        decode_head(s, g, i, n, scratch, yi);
+        aim_ahead(&next, geo, row, g, i, last);
+        decode_head(s, g, i, n, scratch, yi, &next);
         add_skip(geo, s->call->constants, g * geo->ratio + i, s->n,
                  scratch + geo->scratch.v + (int64_t)i * RSSM_SCAN_TOKENS * geo->padded_v, yi);
     }
@@ -257,7 +290,10 @@ static void decode_unit(const rssm_call *call, const rssm_row *row, int32_t unit
     }
     float *y = scratch + geo->scratch.y;
     for (int32_t i = 0; i < geo->unit_keys; i++) {
-        decode_group(&s, unit * geo->unit_keys + i, scratch,
+        int32_t g = unit * geo->unit_keys + i;
+        const float *last = i + 1 < geo->unit_keys ? first_state(geo, row->checkpoint, g + 1)
+                                                   : first_state(geo, row->ahead, row->ahead_unit * geo->unit_keys);
+        decode_group(&s, g, last, scratch,
                      y + (int64_t)i * geo->ratio * RSSM_SCAN_TOKENS * geo->padded_v);
     }
     write_outputs(&s, unit, y);
@@ -267,9 +303,10 @@ static void decode_unit(const rssm_call *call, const rssm_row *row, int32_t unit
 static void fold_unit(const rssm_fold *fold, int32_t unit, float *scratch) {
     const rssm_geometry *geo = fold->geometry;
     const void *value[RSSM_ROWS_MAX];
+    ahead nothing = {0};
     for (int32_t key = 0; key < geo->unit_keys; key++) {
         int32_t g = unit * geo->unit_keys + key;
-        gather_keys(geo, fold->row, g, fold->row->first, fold->count, scratch + geo->scratch.window_key);
+        gather_keys(geo, fold->row, g, fold->row->first, fold->count, scratch + geo->scratch.window_key, &nothing);
         for (int32_t i = 0; i < geo->ratio; i++) {
             int32_t hv = rssm_value_head(geo, g, i);
             gather_head(geo, fold->constants, fold->row, g * geo->ratio + i, hv, fold->row->first, fold->count,
@@ -278,7 +315,8 @@ static void fold_unit(const rssm_fold *fold, int32_t unit, float *scratch) {
             head_job job = {.state = fold->checkpoint + (int64_t)hv * geo->d_v * geo->d_k,
                             .d_k = geo->d_k,
                             .d_v = geo->d_v,
-                            .fold = &w};
+                            .fold = &w,
+                            .next = &nothing};
             run_head(&job);
         }
     }

@@ -87,6 +87,10 @@ typedef struct rssm_row {
     int32_t fold;   /* records to fold into it, counted from there; includes the new token for the conventional method */
     int32_t tokens; /* of this row in this step */
     int32_t token;  /* index of its first token in the inputs */
+    const int8_t *parents; /* [tokens] of a tree: the token before each on its path, -1 the history's last; NULL: a chain */
+    /* The unit that comes next, of this or another row, so that its state can be asked for early; NULL: none. */
+    const float *ahead;  /* checkpoint of its row */
+    int32_t ahead_unit;
 } rssm_row;
 
 /* One call of decode or prefill. */

@@ -26,7 +26,14 @@ typedef struct window {
     const float *alpha; /* [n] or [n][padded_k] */
     const float *beta;  /* [n] */
     const void *const *value; /* [n] -> [d_v], io format */
+    int32_t draft;            /* the first record of the open step, where parents are given */
+    const int8_t *parents;    /* of the records from there on, as in rssm_row; NULL: a chain */
 } window;
+
+/* The record before record j on its path; below 0: the checkpoint. */
+RSSM_INLINE int32_t record_before(const window *w, int32_t j) {
+    return w->parents != NULL && j >= w->draft ? w->draft + w->parents[j - w->draft] : j - 1;
+}
 
 RSSM_INLINE v16 alpha_of(const window *w, int vector_decay, int32_t j, int b) {
     return vector_decay ? v16_load(w->alpha + (int64_t)j * w->padded_k + 16 * b) : v16_set1(w->alpha[j]);
@@ -63,18 +70,48 @@ static inline deal deal_rows(int32_t d_v) {
 /* One tile: lane i is row (i / rows_each) * stream_rows + first + i % rows_each of the head. */
 typedef struct tile {
     float *row[16]; /* [lanes] */
-    int64_t next;   /* from a row to the same lane's in the next tile, in floats */
     int32_t index[16];
     int32_t lanes; /* 16, fewer in the last tile of a head whose rows are no multiple of 16 */
 } tile;
 
 static inline void make_tile(tile *t, float *state, int32_t d_k, int32_t d_v, const deal *d, int32_t number) {
-    t->next = (int64_t)d->rows_each * d_k;
     t->lanes = d->streams > 1 || d_v - 16 * number >= 16 ? 16 : d_v - 16 * number;
     for (int32_t i = 0; i < t->lanes; i++) {
         t->index[i] = i / d->rows_each * d->stream_rows + number * d->rows_each + i % d->rows_each;
         t->row[i] = state + (int64_t)t->index[i] * d_k;
     }
+}
+
+/* ---- Asking ahead ------------------------------------------------------------------------------------- */
+
+/*
+ * State that will be read soon, asked for a row at a time between other work: memory stays busy while records are
+ * gathered, queries walked back and tiles folded. One burst would fill the core's miss buffers and stop the arithmetic
+ * that it is meant to overlap. Rows are asked for in the order in which tiles take them.
+ */
+typedef struct ahead {
+    const float *state; /* of the head being asked for */
+    const float *then;  /* of the head after it; NULL: none */
+    int32_t d_k, rows;
+    int32_t row; /* asked for so far */
+    deal d;
+} ahead;
+
+RSSM_INLINE void ask_row(ahead *a, int nb) {
+    if (a->row >= a->rows) {
+        if (a->then == NULL) {
+            return;
+        }
+        a->state = a->then;
+        a->then = NULL;
+        a->row = 0;
+    }
+    const float *row = a->state + (int64_t)(a->row % a->d.streams * a->d.stream_rows + a->row / a->d.streams) * a->d_k;
+    RSSM_UNROLL
+    for (int b = 0; b < nb; b++) {
+        v16_prefetch(row + 16 * b);
+    }
+    a->row++;
 }
 
 /* The values that a record holds for the rows of a tile. */
@@ -87,15 +124,6 @@ static inline v16 tile_values(const tile *t, const void *value, int bf16) {
         v[i] = bf16 ? rssm_f32_of_bf16(((const uint16_t *)value)[t->index[i]]) : ((const float *)value)[t->index[i]];
     }
     return v16_load(v);
-}
-
-/* Asks for lines [from, to) of the next tile's row of a lane: a few at a time between rows, since one burst would fill
-   the core's miss buffers and stop the arithmetic that it is meant to overlap. */
-RSSM_INLINE void prefetch_next(const tile *t, int lane, int from, int to) {
-    RSSM_UNROLL
-    for (int line = from; line < to; line++) {
-        v16_prefetch(t->row[lane] + t->next + 16 * line);
-    }
 }
 
 /* ---- Folding ------------------------------------------------------------------------------------------ */
@@ -115,7 +143,7 @@ RSSM_INLINE void load_record(record *r, const window *w, int vector_decay, int32
 
 /* The delta rule over all records: per record one sweep over the tile that finishes the record before (x += u k), decays
    by this one and takes its dot product; u then follows for all rows at once. */
-RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, const window *w) {
+RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, const window *w, ahead *next) {
     float u[16] = {0};
     v16 p[16];
     record now, last;
@@ -128,8 +156,8 @@ RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, c
         for (int i = 0; i < t->lanes; i++) {
             float *row = t->row[i];
             v16 sum = v16_zero(), ui = v16_set1(u[i]);
-            if (j == 0) {
-                prefetch_next(t, i, 0, nb / 2);
+            if ((i + j) % w->n == 0) { /* 16 rows per tile, spread over the records */
+                ask_row(next, nb);
             }
             RSSM_UNROLL
             for (int b = 0; b < nb; b++) {
@@ -146,7 +174,6 @@ RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, c
         last = now;
     }
     for (int i = 0; i < t->lanes; i++) {
-        prefetch_next(t, i, nb / 2, nb);
         RSSM_UNROLL
         for (int b = 0; b < nb; b++) {
             v16 x = updated(load_block(t->row[i], b, nb, tail), v16_set1(u[i]), last.key[b]);
@@ -156,7 +183,7 @@ RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, c
 }
 
 /* Without the delta rule u is known beforehand, so a row stays in registers over all records. */
-RSSM_INLINE void fold_plain(const tile *t, int nb, int tail, int vector_decay, const window *w) {
+RSSM_INLINE void fold_plain(const tile *t, int nb, int tail, int vector_decay, const window *w, ahead *next) {
     float u[RSSM_ROWS_MAX][16];
     for (int32_t j = 0; j < w->n; j++) {
         v16_store(u[j], v16_mul(v16_set1(w->beta[j]), tile_values(t, w->value[j], w->bf16)));
@@ -164,7 +191,7 @@ RSSM_INLINE void fold_plain(const tile *t, int nb, int tail, int vector_decay, c
     for (int i = 0; i < t->lanes; i++) {
         float *row = t->row[i];
         v16 x[RSSM_HEAD_DIM_MAX / 16];
-        prefetch_next(t, i, 0, nb);
+        ask_row(next, nb);
         RSSM_UNROLL
         for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
             x[b] = b < nb ? load_block(row, b, nb, tail) : v16_zero();
@@ -231,9 +258,10 @@ typedef struct head_job {
     const float *r; /* [queries][padded_k] */
     const float *c; /* [queries][ld_c]: coefficient of each record of eval */
     int32_t ld_c;
-    int32_t newest; /* query q sees the records 0 .. newest + q of eval; -1 - q: none */
+    int32_t newest; /* query q sees record newest + q of eval and those before it; -1 - q: none */
     float *y;       /* [queries][padded_v] */
     int32_t padded_v;
+    ahead *next;
 } head_job;
 
 RSSM_INLINE void read_queries(const head_job *job, const tile *t, int nb, int tail) {
@@ -291,7 +319,7 @@ static void add_values(const head_job *job) {
         for (int32_t row = 0; row < job->d_v; row += 16) {
             int rows = job->d_v - row < 16 ? job->d_v - row : 16;
             v16 sum = v16_zero();
-            for (int32_t j = job->newest + q; j >= 0; j--) {
+            for (int32_t j = job->newest + q; j >= 0; j = record_before(job->eval, j)) {
                 sum = v16_fma(v16_set1(c[j]), load_io(job->eval->value[j], row, job->eval->bf16, rows), sum);
             }
             v16_store(y + row, v16_add(sum, v16_load(y + row)));
@@ -305,13 +333,16 @@ RSSM_INLINE void head_tiles(const head_job *job, int nb, int tail, int vector_de
     if (whole) {
         read_head(job, nb, tail);
     }
+    for (int32_t i = 0; i < 16 && !whole; i++) { /* the first tile; from there on one ahead */
+        ask_row(job->next, nb);
+    }
     for (int32_t number = 0; !whole && 16 * number < job->d_v; number++) {
         tile t;
         make_tile(&t, job->state, job->d_k, job->d_v, &d, number);
         if (job->fold->n > 0 && job->fold->delta) {
-            fold_delta(&t, nb, tail, vector_decay, job->fold);
+            fold_delta(&t, nb, tail, vector_decay, job->fold, job->next);
         } else if (job->fold->n > 0) {
-            fold_plain(&t, nb, tail, vector_decay, job->fold);
+            fold_plain(&t, nb, tail, vector_decay, job->fold, job->next);
         }
         if (job->eval != NULL) {
             read_queries(job, &t, nb, tail);

@@ -82,6 +82,12 @@ static inline const void *tap(const span *s, const tensor *x, int32_t token) {
     return at_io(s->row->conv, (int64_t)row * geo->conv_channels + x->channel, geo->bf16);
 }
 
+/* The token before token t of the row: its parent in a tree, else its neighbour; committed ones are numbered down
+   from -1. */
+static inline int32_t token_before(const rssm_row *row, int32_t t) {
+    return row->parents != NULL && t >= 0 ? row->parents[t] : t - 1;
+}
+
 /* Rounds to the io format: what every method uses, and what a record holds. */
 static inline v16 round_io(v16 x, int bf16) {
     if (!bf16) {
@@ -104,6 +110,10 @@ static void head_values(const span *s, tensor x, float *out) {
         taps[i] = tap(s, &x, s->offset + i - context);
     }
     for (int32_t t = 0; t < s->n; t++) {
+        const void *path[RSSM_CONV_WIDTH_MAX]; /* the taps of this token, oldest first */
+        for (int32_t j = w - 1, at = s->offset + t; j >= 0; j--, at = token_before(s->row, at)) {
+            path[j] = taps[at - s->offset + context];
+        }
         for (int32_t c = 0; c < padded; c += 16) {
             int n = lanes_left(x.d, c / 16);
             v16 acc;
@@ -113,7 +123,7 @@ static void head_values(const span *s, tensor x, float *out) {
                 acc = v16_load_n(bias + c, n);
                 for (int32_t j = 0; j < w; j++) {
                     acc = v16_fma(v16_load_n(weight + (int64_t)j * geo->conv_channels + c, n),
-                                  load_io(taps[t + j], c, geo->bf16, n), acc);
+                                  load_io(path[j], c, geo->bf16, n), acc);
                 }
                 acc = round_io(geo->conv_silu ? v16_silu(acc) : acc, geo->bf16);
             }

@@ -47,7 +47,7 @@ static __device__ void begin_row(const rssm_cuda_begin &call, int row, unsigned 
     } else {
         if (lane_of() == 0) {
             const rssm_step_request request = {tokens, prefill || call.conventional, prefill, call.window, serial};
-            rssm_step_end(cursor, &c.rows, &p, accepted);
+            rssm_step_end(cursor, &c.rows, &p, accepted, nullptr);
             rssm_step_plan(cursor, &request);
             cursor->row = row;
         }

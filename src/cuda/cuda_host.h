@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/cuda_call.h"
-#include "device.h"
+#include "device_ops.h"
 
 /* A context's device. */
 typedef struct rssm_cuda {

@@ -32,7 +32,7 @@ template <class S, int THREADS> struct stream {
         }
         __pipeline_commit();
     }
-    __device__ __forceinline__ void open() {
+    __device__ __forceinline__ void start() {
 #pragma unroll
         for (int i = 0; i < STAGES; i++) {
             fetch(i);
@@ -154,7 +154,7 @@ static __device__ __forceinline__ void decode_block(const rssm_cuda_step &c) {
                                 0,
                                 m.state};
     if constexpr (S::EXACT) {
-        states.open();
+        states.start();
     }
     load_maps(maps, slot.cursor, c.geometry.rows);
     count_block(c, row, slot, row.fold + (c.conventional ? row.tokens : 0)); /* a barrier, for the maps too */

@@ -141,7 +141,7 @@ static __device__ void copied(const rssm_cuda_list &l, int64_t i, rssm_cursor *c
     settled(l, slot, cursor, &p);
     if (lane_of() == 0) {
         if (slot != l.src[i]) {
-            rssm_cursor_commit(cursor, &l.cache.rows, 0); /* pending tokens stay behind */
+            rssm_cursor_commit(cursor, &l.cache.rows, 0, nullptr); /* pending tokens stay behind */
             cursor->row = -1;
         }
         cursor->id = l.ids != nullptr ? l.ids[i] : cursor->id;

@@ -71,10 +71,13 @@ typedef struct rssm_ref_record {
 
 /*
  * The output-only evaluation: y of the newest of n records (oldest first) over a checkpoint S, by walking the
- * query back through the records. S is only read. scratch holds d_k doubles.
+ * query back through the records. S is only read. scratch holds d_k doubles. parents, or NULL for a chain: of a
+ * tree of records, the one before each on its path, -1 for none; the walk then goes through the last record's
+ * ancestors.
  */
 void rssm_ref_walk(int32_t d_k, int32_t d_v, bool delta, const double *S, int32_t n,
-                   const rssm_ref_record *records, const double *q, double *y, double *scratch);
+                   const rssm_ref_record *records, const int32_t *parents, const double *q, double *y,
+                   double *scratch);
 
 /* ---- A whole layer of one sequence ---------------------------------------------------------------------- */
 

@@ -41,11 +41,12 @@ void rssm_ref_read(int32_t d_k, int32_t d_v, const double *S, const double *q, d
 }
 
 void rssm_ref_walk(int32_t d_k, int32_t d_v, bool delta, const double *S, int32_t n,
-                   const rssm_ref_record *records, const double *q, double *y, double *scratch) {
+                   const rssm_ref_record *records, const int32_t *parents, const double *q, double *y,
+                   double *scratch) {
     double *r = scratch;
     memcpy(r, q, (size_t)d_k * sizeof *r);
     memset(y, 0, (size_t)d_v * sizeof *y);
-    for (int32_t j = n - 1; j >= 0; j--) {
+    for (int32_t j = n - 1; j >= 0; j = parents ? parents[j] : j - 1) {
         const rssm_ref_record *record = &records[j];
         const double c = record->beta * dot(d_k, record->k, r);
         for (int32_t row = 0; row < d_v; row++) {

@@ -396,23 +396,74 @@ static void B21_reach_is_what_it_says(uint64_t isa) {
     }
 }
 
-/* Trees are refused by name until they are built. */
-static void B23_trees_refused(uint64_t isa) {
-    const rssm_layer_spec spec = fl_spec(FL_GDN);
-    fl *f = fl_open(isa, &spec, &(rssm_cache_desc){.step_tokens = 3});
-    const int32_t parents[3] = {-1, 0, 0}, paths[3] = {0, 2, -1}, accepted = 2;
-    follow w = follow_start(f, fl_slot(f, 0), 1, 4);
-    rssm_batch batch = {
-        .struct_size = sizeof batch, .rows = 1, .slots = &w.slot, .uniform_tokens = 3, .parents = parents};
-    follow_step(&w, 0, 3);
-    cb_expect(f->box, rssm_cache_begin(f->box->cache, &batch, NULL, NULL, NULL), RSSM_ERROR_UNSUPPORTED,
-              "parents");
-    CHK(strstr(rssm_context_message(f->box->context), "parents") != NULL);
-    batch.parents = NULL;
-    cb_expect(f->box, rssm_cache_begin(f->box->cache, &batch, &accepted, paths, NULL), RSSM_ERROR_UNSUPPORTED,
-              "paths");
-    CHK(strstr(rssm_context_message(f->box->context), "paths") != NULL);
-    follow_step(&w, 2, 1); /* the step is still pending */
+/* One step on one slot with tokens `node` of a stream, and the outputs' bits. */
+static void tree_step(fl *f, int32_t slot, int32_t tokens, const int32_t *parents, const int32_t *node,
+                      unsigned char *bits) {
+    const rssm_batch batch = {
+        .struct_size = sizeof batch, .rows = 1, .slots = &slot, .uniform_tokens = tokens, .parents = parents};
+    cb_feed *feed = cb_feed_make(f->p, &f->rng, tokens);
+    const size_t bytes = cb_feed_output_bytes(feed);
+    cb_ok(f->box, rssm_cache_begin(f->box->cache, &batch, NULL, NULL, NULL), "begin");
+    for (int32_t l = 0; l < f->p->desc.layers; l++) {
+        for (int32_t t = 0; t < tokens; t++) {
+            cb_feed_set(feed, t, fl_token(f, l, 77, node[t]));
+        }
+        cb_ok(f->box, rssm_cache_decode(f->box->cache, l, &batch, &feed->inputs, &feed->out, NULL), "decode");
+        for (int32_t t = 0; t < tokens; t++, bits += bytes) {
+            cb_feed_output_bits(feed, t, bits);
+        }
+    }
+}
+
+static void keep_path(fl *f, int32_t slot, int32_t accepted, const int32_t *path) {
+    const int32_t none[2] = {0, 0};
+    const rssm_batch batch = {.struct_size = sizeof batch, .rows = 1, .slots = &slot, .offsets = none};
+    cb_ok(f->box, rssm_cache_begin(f->box->cache, &batch, &accepted, path, NULL), "commit");
+}
+
+enum { TREE = 7 };
+
+/* Every node of a tree gives what a chain of its path gives, and keeping its path leaves what that leaves: the
+   same bits. So does a chain whose parents are told. */
+static void B23_tree_is_no_chain(uint64_t isa) {
+    static const int32_t trees[3][TREE] = {
+        {-1, 0, 0, 1, 1, 2, 4}, {-1, -1, -1, 0, 2, 4, 4}, {-1, 0, 1, 2, 3, 4, 5}};
+    static const int32_t names[TREE] = {0, 1, 2, 3, 4, 5, 6};
+    for (int32_t i = 0; i < 3 * FL_KINDS; i++) {
+        const int32_t *parents = trees[i / FL_KINDS];
+        const rssm_layer_spec spec = fl_spec(i % FL_KINDS);
+        fl *f = fl_open(isa, &spec, &(rssm_cache_desc){.window = 8, .step_tokens = TREE, .layers = 2});
+        const int32_t tree = fl_slot(f, 0), fork = fl_slot(f, 1), start = fl_slot(f, 2);
+        const size_t bytes = (size_t)f->outs * sizeof(float);
+        unsigned char *all = chk_alloc(2 * TREE * bytes), *one = chk_alloc(2 * TREE * bytes);
+        follow w = follow_start(f, start, 1, 5);
+        follow_step(&w, 0, 4);
+        follow_commit(&w, 4);
+        for (int32_t node = 0; node < TREE; node++) {
+            int32_t path[TREE], n = 0;
+            for (int32_t at = node; at >= 0; at = parents[at]) {
+                memmove(path + 1, path, (size_t)n++ * sizeof *path);
+                path[0] = at;
+            }
+            chk_params("shape %d tree %d node %d", i % FL_KINDS, i / FL_KINDS, node);
+            cb_ok(f->box,
+                  rssm_cache_copy(f->box->cache, 2, (int32_t[]){start, start}, (int32_t[]){tree, fork}, NULL,
+                                  NULL),
+                  "copy");
+            tree_step(f, tree, TREE, parents, names, all);
+            tree_step(f, fork, n, NULL, path, one);
+            for (int32_t l = 0; l < 2; l++) {
+                CHK(memcmp(all + (size_t)(l * TREE + node) * bytes, one + (size_t)(l * n + n - 1) * bytes,
+                           bytes) == 0);
+            }
+            keep_path(f, tree, n, path);
+            keep_path(f, fork, n, NULL);
+            int64_t size;
+            const void *file = fl_export(f, fork, 0, &size);
+            fl_unchanged(f, "what a path leaves", tree, file, size);
+        }
+        chk_release();
+    }
 }
 
 /* One computation of sizes: the parts add up, a pool of exactly that works, a byte less is refused by name. */
@@ -454,6 +505,6 @@ const fl_test fl_group_b[] = {{"B03_after_a_rejection", B03_after_a_rejection},
                               {"B18_nothing_accepted", B18_nothing_accepted},
                               {"B20_one_past_the_reach", B20_one_past_the_reach},
                               {"B21_reach_is_what_it_says", B21_reach_is_what_it_says},
-                              {"B23_trees_refused", B23_trees_refused},
+                              {"B23_tree_is_no_chain", B23_tree_is_no_chain},
                               {"B25_sizes_agree", B25_sizes_agree},
                               {NULL, NULL}};

@@ -9,7 +9,7 @@ static void hostile_begin(uint64_t isa) {
     watched w = watch_make(isa, FL_MAMBA2);
     rssm_cache *c = w.f->box->cache;
     int32_t slots[3] = {w.slot[0], w.slot[1], -1}, offsets[4] = {0, 1, 2, 3};
-    const int32_t many[3] = {2, 0, 0}, negative[3] = {-1, 0, 0}, zero[3] = {0, 0, 0}, parents[3] = {-1, -1, -1};
+    const int32_t many[3] = {2, 0, 0}, negative[3] = {-1, 0, 0};
     const rssm_batch good = {.rows = 3, .slots = slots, .offsets = offsets};
     rssm_batch b = good;
     watch_refused(&w, rssm_cache_begin(c, NULL, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "batch");
@@ -45,9 +45,56 @@ static void hostile_begin(uint64_t isa) {
     b.uniform_tokens = 1;
     watch_refused(&w, rssm_cache_begin(c, &b, many, NULL, NULL), RSSM_ERROR_ARGUMENT, "accepted");
     watch_refused(&w, rssm_cache_begin(c, &b, negative, NULL, NULL), RSSM_ERROR_ARGUMENT, "accepted");
-    watch_refused(&w, rssm_cache_begin(c, &b, zero, zero, NULL), RSSM_ERROR_UNSUPPORTED, "paths");
-    b.parents = parents;
-    watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_UNSUPPORTED, "parents");
+}
+
+/* Parents that are no tree in order, paths that are none, batches that say something else to the layers. */
+static void hostile_trees(uint64_t isa) {
+    static const int32_t wrong[][3] = {{0, 0, 1},  {-2, 0, 1}, {-1, 1, 0},
+                                       {-1, 2, 0}, {-1, 0, 2}, {INT32_MIN, 0, 1}};
+    watched w = watch_make(isa, FL_KDA);
+    rssm_cache *c = w.f->box->cache;
+    rssm_batch b = {.rows = 1, .slots = &w.slot[1], .uniform_tokens = 3};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        b.parents = wrong[i];
+        watch_refused(&w, rssm_cache_begin(c, &b, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "parents");
+    }
+    b.parents = NULL; /* slot 1 has a chain of two pending */
+    const int32_t paths[][3] = {{1, 0, 0}, {0, 0, 0}, {0, 2, 0}, {-1, 0, 0}, {0, -1, 0}, {0, INT32_MAX, 0}},
+                  two = 2;
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        watch_refused(&w, rssm_cache_begin(c, &b, &two, paths[i], NULL), RSSM_ERROR_ARGUMENT, "paths");
+    }
+    fl *f = fl_twin(w.f, RSSM_METHOD_REPLAY, 1);
+    const int32_t slot = fl_slot(f, 0), fork[3] = {-1, 0, 0}, other[3] = {-1, 0, 1}, path[3] = {0, 2, -9};
+    c = f->box->cache;
+    fl_reset(f, slot, 5);
+    b = (rssm_batch){.rows = 1, .slots = &slot, .uniform_tokens = 3, .parents = fork};
+    cb_feed *feed = cb_feed_make(f->p, &f->rng, 3);
+    for (int32_t t = 0; t < 3; t++) {
+        cb_feed_set(feed, t, fl_token(f, 0, 1, t));
+    }
+    cb_ok(f->box, rssm_cache_begin(c, &b, NULL, NULL, NULL), "begin");
+    b.parents = other;
+    cb_expect(f->box, rssm_cache_decode(c, 0, &b, &feed->inputs, &feed->out, NULL), RSSM_ERROR_STATE,
+              "other parents");
+    b.parents = NULL;
+    cb_expect(f->box, rssm_cache_decode(c, 0, &b, &feed->inputs, &feed->out, NULL), RSSM_ERROR_STATE,
+              "no parents");
+    b.parents = fork;
+    for (int32_t l = 0; l < f->p->desc.layers; l++) {
+        cb_ok(f->box, rssm_cache_decode(c, l, &b, &feed->inputs, &feed->out, NULL), "decode");
+    }
+    const int32_t three = 3, one = 1;
+    cb_expect(f->box, rssm_cache_begin(c, &b, &three, NULL, NULL), RSSM_ERROR_ARGUMENT,
+              "a tree kept as a chain");
+    cb_expect(f->box, rssm_cache_begin(c, &b, &three, other, NULL), RSSM_ERROR_ARGUMENT,
+              "a path longer than the tree");
+    CHK(fl_info(f, slot).pending == 3 && fl_info(f, slot).position == 0);
+    cb_ok(f->box, rssm_cache_begin(c, &b, &two, path, NULL), "begin that keeps a path");
+    CHK(fl_info(f, slot).position == two);
+    b.parents = NULL;
+    cb_expect(f->box, rssm_cache_begin(c, &b, &one, NULL, NULL), RSSM_ERROR_FAILED_SLOT,
+              "a step that no layer ran");
 }
 
 /* Calls of a layer that the open step does not know, or without a tensor. */
@@ -194,7 +241,10 @@ static void hostile_questions(uint64_t isa) {
     CHK(old.position == w.info[0].position && old.checkpoint == 77);
 }
 
-const fl_test fl_hostile_calls[] = {
-    {"hostile_begin", hostile_begin},         {"hostile_decode", hostile_decode},
-    {"hostile_no_begin", hostile_no_begin},   {"hostile_slots", hostile_slots},
-    {"hostile_questions", hostile_questions}, {NULL, NULL}};
+const fl_test fl_hostile_calls[] = {{"hostile_begin", hostile_begin},
+                                    {"hostile_trees", hostile_trees},
+                                    {"hostile_decode", hostile_decode},
+                                    {"hostile_no_begin", hostile_no_begin},
+                                    {"hostile_slots", hostile_slots},
+                                    {"hostile_questions", hostile_questions},
+                                    {NULL, NULL}};

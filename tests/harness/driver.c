@@ -120,13 +120,35 @@ static void run_ref(const dr_driver *d, rssm_ref_layer *const *refs, dr_token *t
     }
 }
 
+/* Brings the references ahead to where pending token `node` is committed; -1: where none is. */
+static void go_ahead(const dr_driver *d, dr_sequence *s, int32_t node) {
+    if (node < 0) {
+        for (int32_t layer = 0; layer < d->problem->desc.layers; layer++) {
+            rssm_ref_layer_copy(s->ahead[layer], s->now[layer]);
+        }
+        return;
+    }
+    go_ahead(d, s, s->parents[node]);
+    run_ref(d, s->ahead, s->tokens[s->position - s->start + node]);
+}
+
+/* Parents of a step's tokens: a chain, or any tree. */
+static void draw_parents(dr_driver *d, dr_sequence *s, int32_t count) {
+    const bool tree = !CB_DEVICE && !s->prefill && chk_flip(&d->rng, 0.4);
+    for (int32_t i = 0; i < count && !s->prefill; i++) {
+        s->parents[i] = tree && chk_flip(&d->rng, 0.7) ? chk_int(&d->rng, -1, i - 1) : i - 1;
+    }
+}
+
 void dr_draw_tokens(dr_driver *d, dr_sequence *s, int32_t count) {
     const cb_problem *p = d->problem;
-    for (int32_t layer = 0; layer < p->desc.layers; layer++) {
-        rssm_ref_layer_copy(s->ahead[layer], s->now[layer]);
-    }
+    draw_parents(d, s, count);
+    go_ahead(d, s, -1);
     for (int32_t i = 0; i < count; i++) {
         dr_token *token = make_token(d);
+        if (!s->prefill && s->parents[i] != i - 1) {
+            go_ahead(d, s, s->parents[i]);
+        }
         for (int32_t layer = 0; layer < p->desc.layers; layer++) {
             void *blob = token->blobs + layer * p->token_bytes;
             cb_token_draw(p, &d->rng, blob);
@@ -138,14 +160,20 @@ void dr_draw_tokens(dr_driver *d, dr_sequence *s, int32_t count) {
     s->pending = count;
 }
 
-void dr_commit(dr_driver *d, dr_sequence *s, int32_t accepted) {
-    if (accepted == s->pending) {
+void dr_commit(dr_driver *d, dr_sequence *s, int32_t accepted, const int32_t *path) {
+    dr_token *kept[RSSM_STEP_TOKENS_MAX], **pending = s->tokens + (s->position - s->start);
+    const bool last = s->prefill || (accepted > 0 && path[accepted - 1] == s->pending - 1);
+    for (int32_t i = 0; i < accepted && !s->prefill; i++) {
+        kept[i] = pending[path[i]];
+    }
+    memcpy(pending, kept, s->prefill ? 0 : (size_t)accepted * sizeof(*kept));
+    if (last) {
         rssm_ref_layer **now = s->now;
         s->now = s->ahead;
         s->ahead = now;
     } else {
         for (int32_t i = 0; i < accepted; i++) {
-            run_ref(d, s->now, s->tokens[s->position - s->start + i]);
+            run_ref(d, s->now, pending[i]);
         }
     }
     s->position += accepted;
@@ -179,6 +207,19 @@ static void add_row(dr_driver *d, dr_row row) {
     d->rows[d->row_count++] = row;
 }
 
+/* What the sequence keeps of its last step: a path to one of its tokens, often to the last, or nothing. */
+static void draw_path(dr_driver *d, const dr_sequence *s, dr_row *row) {
+    const bool last = s->prefill || chk_flip(&d->rng, 0.6);
+    int32_t node = last ? s->pending - 1 : chk_int(&d->rng, -1, s->pending - 1), depth = 0;
+    row->accepted = s->prefill ? s->pending : 0;
+    for (int32_t at = node; at >= 0 && !s->prefill; at = s->parents[at]) {
+        row->accepted++;
+    }
+    for (int32_t at = node; at >= 0 && !s->prefill; at = s->parents[at]) {
+        row->path[row->accepted - ++depth] = at;
+    }
+}
+
 /* Decides what the step does; commits and draws tokens in terms of the reference. */
 static void plan_step(dr_driver *d) {
     d->row_count = d->token_count = 0;
@@ -188,16 +229,16 @@ static void plan_step(dr_driver *d) {
         if (chk_flip(&d->rng, 0.15)) {
             continue; /* not in this batch: what is pending stays so */
         }
-        const bool all = s->prefill || chk_flip(&d->rng, 0.6);
-        dr_row row = {.sequence = i, .accepted = all ? s->pending : chk_int(&d->rng, 0, s->pending)};
-        dr_commit(d, s, row.accepted);
+        dr_row row = {.sequence = i};
+        draw_path(d, s, &row);
+        dr_commit(d, s, row.accepted, row.path);
         const bool fresh = s->position == s->start;
         row.prefill = chk_flip(&d->rng, fresh ? 0.4 : 0.04);
         row.tokens = row.prefill ? chk_int(&d->rng, 1, 2 * RSSM_STEP_TOKENS_MAX) : draw_count(d);
         row.tokens = least(row.tokens, tokens_left(s));
         row.prefill = row.prefill && row.tokens > 0;
-        dr_draw_tokens(d, s, row.tokens);
         s->prefill = row.prefill;
+        dr_draw_tokens(d, s, row.tokens);
         add_row(d, row);
     }
     for (int32_t i = chk_int(&d->rng, 0, DR_PADDING); i > 0; i--) {

@@ -9,13 +9,14 @@
  * must equal `tested` bit for bit conventional the code under test by the conventional method, fed the
  * committed tokens only: after every flush its checkpoint must equal that of `tested` bit for bit
  *
- * Steps are random: rows with 0..T_max tokens, prefill rows, padding, any number of accepted tokens. Before
- * each step the rows of the buffers that hold nothing committed are filled with signalling NaN.
+ * Steps are random: rows with 0..T_max tokens, chains and trees, prefill rows, padding, any number of accepted
+ * tokens. Before each step the rows of the buffers that hold nothing committed are filled with signalling NaN.
  */
 #ifndef RSSM_TESTS_DRIVER_H
 #define RSSM_TESTS_DRIVER_H
 
 #include "cachebox.h"
+#include "gpu/on_device.h"
 #include "cache.h"
 
 enum { DR_SEQUENCES = 3, DR_PADDING = 2, DR_ROWS = DR_SEQUENCES + DR_PADDING, DR_GROUPS = 2 };
@@ -31,10 +32,12 @@ typedef struct dr_sequence {
     int64_t start, position; /* of the sequence's begin, committed */
     dr_token **tokens;       /* [capacity], by position - start; committed ones and then the pending */
     int32_t capacity, pending;
-    bool prefill;                  /* the pending step is a piece of a prompt */
-    rssm_ref_layer **now, **ahead; /* [layers], at the committed position and after the pending tokens */
-    int64_t shadow;                /* position of the conventional cache */
-    bool resync; /* the conventional cache must be started from the checkpoint that prefill leaves */
+    int32_t parents[RSSM_STEP_TOKENS_MAX]; /* of the pending tokens of a decode step */
+    bool prefill;                          /* the pending step is a piece of a prompt */
+    rssm_ref_layer **now,
+        **ahead;    /* [layers], at the committed position and after the last pending token's path */
+    int64_t shadow; /* position of the conventional cache */
+    bool resync;    /* the conventional cache must be started from the checkpoint that prefill leaves */
 } dr_sequence;
 
 /* What a step does with a row, in canonical order: the sequences' rows, then padding. */
@@ -42,7 +45,8 @@ typedef struct dr_row {
     int32_t sequence; /* -1: padding */
     int32_t tokens, accepted;
     bool prefill;
-    int32_t first; /* index of its first token among the step's */
+    int32_t first;                      /* index of its first token among the step's */
+    int32_t path[RSSM_STEP_TOKENS_MAX]; /* the accepted tokens of the last step */
 } dr_row;
 
 typedef struct dr_lane {
@@ -87,7 +91,7 @@ bool dr_step(dr_driver *driver);
 void dr_finish(dr_driver *driver);
 
 /* Between the files of the driver. */
-void dr_commit(dr_driver *driver, dr_sequence *sequence, int32_t accepted);
+void dr_commit(dr_driver *driver, dr_sequence *sequence, int32_t accepted, const int32_t *path);
 void dr_draw_tokens(dr_driver *driver, dr_sequence *sequence, int32_t count);
 void dr_run_lane(dr_driver *driver, dr_lane *lane);
 void dr_compare_exact(dr_driver *driver, const dr_lane *lane);

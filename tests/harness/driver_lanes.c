@@ -14,11 +14,30 @@ typedef struct group {
     int32_t rows[DR_ROWS]; /* canonical row of each */
     int32_t slots[3 * DR_ROWS], offsets[DR_ROWS + 1], accepted[DR_ROWS];
     uint8_t prefill[DR_ROWS];
+    int32_t parents[DR_ROWS * 2 * RSSM_STEP_TOKENS_MAX], paths[DR_ROWS * RSSM_STEP_TOKENS_MAX];
+    bool by_paths; /* paths are handed in */
 } group;
 
 static int32_t padding_slot(const dr_driver *d, chk_rng *rng) {
     const int32_t reserved = d->problem->desc.reserved_slots;
     return reserved > 0 && chk_flip(rng, 0.5) ? chk_int(rng, 0, reserved - 1) : -chk_int(rng, 1, 1000);
+}
+
+/* Parents and paths of row i of the group. Those of chains need not be told; what nobody reads is nonsense.
+   Returns whether the row has to tell any. */
+static bool add_tree(const dr_driver *d, group *g, int32_t i) {
+    const dr_row *row = &d->rows[g->rows[i]];
+    const dr_sequence *s = row->sequence >= 0 && !row->prefill ? &d->sequences[row->sequence] : NULL;
+    bool tree = false;
+    for (int32_t t = 0; t < row->tokens; t++) {
+        g->parents[g->offsets[i] + t] = s != NULL ? s->parents[t] : INT32_MAX;
+        tree = tree || (s != NULL && s->parents[t] != t - 1);
+    }
+    for (int32_t t = 0; t < d->problem->desc.step_tokens; t++) {
+        g->paths[i * d->problem->desc.step_tokens + t] = t < row->accepted ? row->path[t] : INT32_MIN;
+        g->by_paths = g->by_paths || (t < row->accepted && row->path[t] != t);
+    }
+    return tree;
 }
 
 /* order: canonical rows. */
@@ -27,6 +46,8 @@ static void make_group(dr_driver *d, dr_lane *lane, int32_t number, const int32_
     memset(g, 0, sizeof *g);
     g->lane = lane;
     const int32_t stride = chk_int(&lane->rng, 1, 3);
+    bool trees = chk_flip(&lane->rng, 0.5);
+    g->by_paths = chk_flip(&lane->rng, 0.5);
     for (int32_t i = 0; i < rows; i++) {
         const dr_row *row = &d->rows[order[i]];
         g->rows[i] = order[i];
@@ -34,6 +55,7 @@ static void make_group(dr_driver *d, dr_lane *lane, int32_t number, const int32_
         g->offsets[i + 1] = g->offsets[i] + row->tokens;
         g->accepted[i] = row->accepted;
         g->prefill[i] = row->prefill;
+        trees = add_tree(d, g, i) || trees;
     }
     const int32_t tokens = g->offsets[rows];
     cb_feed **feed = &lane->feeds[number * lane->feed_limit + tokens];
@@ -45,6 +67,7 @@ static void make_group(dr_driver *d, dr_lane *lane, int32_t number, const int32_
         (rssm_batch){.struct_size = sizeof g->batch, .rows = rows, .slots = g->slots, .slots_stride = stride};
     g->batch.offsets = g->offsets;
     g->batch.prefill = g->prefill;
+    g->batch.parents = trees ? g->parents : NULL;
 }
 
 /* Fills the feed with one layer's inputs; padding rows keep what was there. */
@@ -198,7 +221,9 @@ static void resync(dr_driver *d, int32_t sequence) {
 
 static void open_group(dr_driver *d, group *g) {
     dr_lane *lane = g->lane;
-    cb_ok(lane->box, rssm_cache_begin(lane->box->cache, &g->batch, g->accepted, NULL, NULL), "begin");
+    cb_ok(lane->box,
+          rssm_cache_begin(lane->box->cache, &g->batch, g->accepted, g->by_paths ? g->paths : NULL, NULL),
+          "begin");
     for (int32_t i = 0; i < g->batch.rows; i++) {
         const dr_row *row = &d->rows[g->rows[i]];
         if (row->sequence < 0) {

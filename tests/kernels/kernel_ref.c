@@ -72,13 +72,43 @@ static void walk_equals_recurrence(void *arg) {
         draw_sequence(&rng, &s, chk_flip(&rng, 0.5) ? 0.0 : 0.9, vector);
         chk_params("problem=%d delta=%d vector=%d n=%d dk=%d dv=%d", problem, delta, vector, s.n, s.d_k, s.d_v);
         double walked[DIM], read[DIM], scratch[DIM], S[DIM * DIM];
-        rssm_ref_walk(s.d_k, s.d_v, delta, s.S, s.n, s.records, s.q, walked, scratch);
+        rssm_ref_walk(s.d_k, s.d_v, delta, s.S, s.n, s.records, NULL, s.q, walked, scratch);
         memcpy(S, s.S, sizeof S);
         for (int32_t j = 0; j < s.n; j++) {
             step(&s, delta, S, j);
         }
         rssm_ref_read(s.d_k, s.d_v, S, s.q, read);
         near_rows("walk", s.d_v, read, walked, 1e-11);
+    }
+}
+
+/* In a tree of records each one's walk gives what stepping forwards along its own path gives. */
+static void tree_walk_equals_paths(void *arg) {
+    (void)arg;
+    for (int32_t problem = 0; problem < chk_repeat(100); problem++) {
+        chk_rng rng = chk_rng_make("tree", (uint64_t)problem);
+        const bool delta = chk_flip(&rng, 0.6);
+        sequence s;
+        draw_sequence(&rng, &s, 0.5, chk_flip(&rng, 0.5));
+        chk_params("problem=%d delta=%d n=%d dk=%d dv=%d", problem, delta, s.n, s.d_k, s.d_v);
+        int32_t parents[RECORDS];
+        for (int32_t j = 0; j < s.n; j++) {
+            parents[j] = chk_int(&rng, -1, j - 1);
+        }
+        for (int32_t node = 0; node < s.n; node++) {
+            double walked[DIM], read[DIM], scratch[DIM], S[DIM * DIM];
+            int32_t path[RECORDS], depth = 0;
+            rssm_ref_walk(s.d_k, s.d_v, delta, s.S, node + 1, s.records, parents, s.q, walked, scratch);
+            for (int32_t j = node; j >= 0; j = parents[j]) {
+                path[depth++] = j;
+            }
+            memcpy(S, s.S, sizeof S);
+            while (depth > 0) {
+                step(&s, delta, S, path[--depth]);
+            }
+            rssm_ref_read(s.d_k, s.d_v, S, s.q, read);
+            near_rows("walk in a tree", s.d_v, read, walked, 1e-11);
+        }
     }
 }
 
@@ -154,7 +184,7 @@ static void extremes(void *arg) {
     memcpy(S, s.S, sizeof S);
     step(&s, true, S, 0);
     CHK(fabs(S[0] - s.S[0] * s.alpha[0][0]) < 1e-15);
-    rssm_ref_walk(s.d_k, s.d_v, true, s.S, 0, NULL, s.q, y, scratch);
+    rssm_ref_walk(s.d_k, s.d_v, true, s.S, 0, NULL, NULL, s.q, y, scratch);
     rssm_ref_read(s.d_k, s.d_v, s.S, s.q, expected);
     near_rows("no records", s.d_v, expected, y, 0.0);
 }
@@ -329,7 +359,7 @@ static void head_by_walk(const cb_problem *p, const void *const *tokens, int32_t
         records[t] = (rssm_ref_record){k, v, alpha, beta};
         last = v;
     }
-    rssm_ref_walk(s->d_k, s->d_v, s->kind != RSSM_MAMBA2, zero, n, records, q, y, scratch);
+    rssm_ref_walk(s->d_k, s->d_v, s->kind != RSSM_MAMBA2, zero, n, records, NULL, q, y, scratch);
     for (int32_t i = 0; w->D && i < s->d_v; i++) {
         y[i] += (double)w->D[head] * last[i];
     }
@@ -386,6 +416,7 @@ int main(int argc, char **argv) {
     chk_case("ref_delta_rule_holds", delta_rule_holds, NULL);
     chk_case("ref_extremes", extremes, NULL);
     chk_case("ref_walk_equals_recurrence", walk_equals_recurrence, NULL);
+    chk_case("ref_tree_walk_equals_paths", tree_walk_equals_paths, NULL);
     chk_case("ref_layer_equals_formulas", layer_equals_formulas, NULL);
     return chk_finish();
 }

@@ -113,6 +113,12 @@ static void crashes(UNIT) {
     raise(SIGSEGV);
 }
 
+static void takes_trees_for_chains(UNIT) {
+    rssm_row chain = *row;
+    chain.parents = NULL;
+    real->decode_unit(call, &chain, unit, scratch);
+}
+
 static void skips_padding(UNIT) {
     if (row->cursor) {
         real->decode_unit(call, row, unit, scratch);
@@ -273,6 +279,7 @@ static const fault faults[] = {
     {"folds_twice", folds_twice, NULL, false, {"output of sequence", "checkpoint"}},
     {"errs_a_little", errs_a_little, NULL, false, {"output of sequence"}},
     {"crashes", crashes, NULL, true, {NULL}},
+    {"takes_trees_for_chains", takes_trees_for_chains, NULL, false, {"output of sequence"}},
     {"skips_padding", skips_padding, NULL, false, {"in its output, not 0", again}},
     {"depends_on_the_place", depends_on_the_place, NULL, false, {"in another place", "output of sequence"}},
     {"folds_inexactly", folds_inexactly, NULL, false, {"checkpoint and conventional state"}},

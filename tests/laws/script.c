@@ -7,7 +7,24 @@
 
 #include "laws/world.h"
 
-enum { PADDING = 3, ROWS = SCRIPT_SEQUENCES + PADDING };
+enum { PADDING = 3, ROWS = SCRIPT_SEQUENCES + PADDING, SCRIPT_TOKENS_MAX = 40 }; /* of a row */
+
+/* A chain or a tree, and a path to one of its tokens. */
+static void draw_tree(chk_rng *rng, script_round *r) {
+    const bool tree = !CB_DEVICE && chk_flip(rng, 0.4);
+    int32_t node = chk_flip(rng, 0.4) ? r->tokens - 1 : chk_int(rng, -1, r->tokens - 1);
+    for (int32_t t = 0; t < r->tokens; t++) {
+        r->node[t] = t;
+        r->parents[t] = tree && chk_flip(rng, 0.6) ? chk_int(rng, -1, t - 1) : t - 1;
+    }
+    r->accepted = 0;
+    for (int32_t at = node; at >= 0; at = r->parents[at]) {
+        r->accepted++;
+    }
+    for (int32_t at = node, i = r->accepted; at >= 0; at = r->parents[at]) {
+        r->path[--i] = at;
+    }
+}
 
 void script_draw(chk_rng *rng, const cb_problem *problem, script *s) {
     int32_t most = problem->desc.step_tokens;
@@ -21,7 +38,10 @@ void script_draw(chk_rng *rng, const cb_problem *problem, script *s) {
         r->seed = chk_u64(rng);
         r->prefill = chk_flip(rng, i == 0 ? 0.5 : 0.08);
         r->tokens = r->prefill ? CHK_PICK(rng, lengths) : chk_int(rng, 1, most);
-        r->accepted = r->prefill || chk_flip(rng, 0.4) ? r->tokens : chk_int(rng, 0, r->tokens);
+        r->accepted = r->tokens;
+        if (!r->prefill) {
+            draw_tree(rng, r);
+        }
     }
 }
 
@@ -33,6 +53,11 @@ void script_without_drafts(const script *s, script *plain) {
             script_round *r = &plain->round[plain->rounds++];
             *r = s->round[i];
             r->tokens = r->accepted;
+            for (int32_t t = 0; t < r->tokens && !r->prefill; t++) {
+                r->node[t] = s->round[i].path[t];
+                r->parents[t] = t - 1;
+                r->path[t] = t;
+            }
         }
     }
 }
@@ -52,6 +77,7 @@ typedef struct player {
     /* the step at hand */
     int32_t rows, owner[ROWS], slots[ROWS], offsets[ROWS + 1], accepted[ROWS];
     uint8_t prefill[ROWS];
+    int32_t paths[ROWS * RSSM_STEP_TOKENS_MAX], *parents; /* [tokens] */
 } player;
 
 static const script_round *round_of(const player *p, int32_t i) {
@@ -69,8 +95,16 @@ static void add_row(player *p, int32_t owner) {
     p->slots[r] = owner < 0 ? CHK_PICK(p->rng, padding) : p->slot[owner];
     p->prefill[r] = round != NULL ? round->prefill : owner < 0 && chk_flip(p->rng, 0.3);
     p->offsets[r + 1] = p->offsets[r] + tokens;
-    p->accepted[r] =
-        owner < 0 || p->next[owner] == 0 ? 0 : p->scripts[owner].round[p->next[owner] - 1].accepted;
+    const script_round *last =
+        owner < 0 || p->next[owner] == 0 ? NULL : &p->scripts[owner].round[p->next[owner] - 1];
+    int32_t most = p->problem->desc.step_tokens;
+    p->accepted[r] = last == NULL ? 0 : last->accepted;
+    for (int32_t i = 0; last != NULL && !last->prefill && i < most; i++) {
+        p->paths[r * most + i] = last->path[i];
+    }
+    for (int32_t t = 0; round != NULL && !round->prefill && t < tokens; t++) {
+        p->parents[p->offsets[r] + t] = round->parents[t];
+    }
 }
 
 /* Rows of the next step: sequences with rounds left; at the end of each, a row of no tokens that commits. */
@@ -103,8 +137,10 @@ static void fill(player *p, int32_t layer, cb_feed *feed) {
                 cb_feed_set(feed, i, p->nan_blob);
                 continue;
             }
-            uint64_t token = (uint64_t)(i - p->offsets[r]) * 8 + (uint64_t)layer;
-            chk_rng rng = {round_of(p, owner)->seed + 0x9e3779b97f4a7c15u * (token + 1)};
+            const script_round *round = round_of(p, owner);
+            int32_t t = i - p->offsets[r];
+            uint64_t token = (uint64_t)(round->prefill ? t : round->node[t]) * 8 + (uint64_t)layer;
+            chk_rng rng = {round->seed + 0x9e3779b97f4a7c15u * (token + 1)};
             cb_token_draw(p->problem, &rng, p->blob);
             cb_feed_set(feed, i, p->blob);
         }
@@ -153,8 +189,9 @@ static void step(player *p) {
                         .rows = p->rows,
                         .slots = p->slots,
                         .offsets = p->offsets,
+                        .parents = p->parents,
                         .prefill = p->prefill};
-    cb_ok(p->box, rssm_cache_begin(p->box->cache, &batch, p->accepted, NULL, NULL), "begin");
+    cb_ok(p->box, rssm_cache_begin(p->box->cache, &batch, p->accepted, p->paths, NULL), "begin");
     for (int32_t l = 0; l < p->problem->desc.layers; l++) {
         run_layer(p, &batch, l);
     }
@@ -210,6 +247,7 @@ void script_play(chk_rng *rng, const cb_box *box, const script *scripts, int32_t
     size_t token = (size_t)p.problem->token_bytes,
            output = sizeof(float) * (size_t)(p.problem->spec.value_heads) * (size_t)p.problem->spec.d_v;
     p.blob = chk_alloc(token);
+    p.parents = chk_alloc(sizeof(*p.parents) * ROWS * SCRIPT_TOKENS_MAX);
     p.nan_blob = chk_alloc(token);
     chk_fill(p.nan_blob, token, CHK_NAN);
     for (int32_t i = 0; i < count; i++) {

@@ -7,6 +7,7 @@
 #ifndef RSSM_TESTS_SCRIPT_H
 #define RSSM_TESTS_SCRIPT_H
 
+#include "gpu/on_device.h"
 #include "harness/cachebox.h"
 
 enum { SCRIPT_ROUNDS = 24, SCRIPT_SEQUENCES = 5 };
@@ -16,6 +17,9 @@ typedef struct script_round {
     int32_t accepted; /* committed by the sequence's next round; all of a prompt's */
     bool prefill;
     uint64_t seed;
+    int32_t node[RSSM_STEP_TOKENS_MAX];    /* of decode: what tells its tokens apart under the seed */
+    int32_t parents[RSSM_STEP_TOKENS_MAX]; /* of decode */
+    int32_t path[RSSM_STEP_TOKENS_MAX];    /* [accepted] of decode */
 } script_round;
 
 typedef struct script {

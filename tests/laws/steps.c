@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Model steps in the world: one or two batches with disjoint slots, rows in any order with padding among them,
- * decode rows and pieces of prompts together, accept counts of any size, layers in any order, repeated, skipped
- * or torn.
+ * decode rows (chains and trees) and pieces of prompts together, any path of a step accepted, layers in any
+ * order, repeated, skipped or torn.
  */
 #include "gpu/on_device.h"
 #include "laws/world.h"
@@ -26,7 +26,19 @@ static bool may_fail(const world_slot *m) {
     return m->torn != 0;
 }
 
-static int32_t draw_accepted(world *w, const world_slot *m) {
+/* A path of the slot's last step to keep; its length. */
+static int32_t draw_path(world *w, const world_slot *m, int32_t *path) {
+    int32_t node = chk_flip(w->rng, 0.4) ? m->pending - 1 : chk_int(w->rng, -1, m->pending - 1), n = 0;
+    for (int32_t at = node; at >= 0; at = m->parents[at]) {
+        n++;
+    }
+    for (int32_t at = node, i = n; at >= 0; at = m->parents[at]) {
+        path[--i] = at;
+    }
+    return n;
+}
+
+static int32_t draw_accepted(world *w, const world_slot *m, int32_t *path) {
     if (m->step == WORLD_PREFILL) {
         return m->pending;
     }
@@ -36,7 +48,7 @@ static int32_t draw_accepted(world *w, const world_slot *m) {
     if (m->ran != w->all && chk_flip(w->rng, 0.7)) {
         return 0;
     }
-    return chk_flip(w->rng, 0.4) ? m->pending : chk_int(w->rng, 0, m->pending);
+    return draw_path(w, m, path);
 }
 
 static int32_t draw_tokens(world *w, bool prefill) {
@@ -57,6 +69,24 @@ static int32_t draw_tokens(world *w, bool prefill) {
     }
 }
 
+/* Parents and kept path of a row; nonsense where nobody reads it. */
+static void add_tree(world *w, world_batch *b, int32_t r) {
+    int32_t *path = b->paths + r * w->step_tokens, *parents = b->parents + b->offsets[r];
+    bool tree = !CB_DEVICE && chk_flip(w->rng, 0.4), read = b->owner[r] >= 0 && !b->prefill[r];
+    for (int32_t t = 0; t < w->step_tokens; t++) {
+        path[t] = chk_flip(w->rng, 0.5) ? INT32_MIN : INT32_MAX;
+    }
+    for (int32_t t = 0; t < b->offsets[r + 1] - b->offsets[r]; t++) {
+        parents[t] = !read ? INT32_MAX : tree && chk_flip(w->rng, 0.6) ? chk_int(w->rng, -1, t - 1) : t - 1;
+        b->trees |= read && parents[t] != t - 1;
+    }
+    b->accepted[r] = b->owner[r] < 0 ? chk_int(w->rng, -2, 40) : draw_accepted(w, &w->model[b->owner[r]], path);
+    const world_slot *m = b->owner[r] < 0 ? NULL : &w->model[b->owner[r]];
+    for (int32_t i = 0; m != NULL && m->step == WORLD_DECODE && i < b->accepted[r]; i++) {
+        b->by_paths |= path[i] != i;
+    }
+}
+
 static void add_row(world *w, world_batch *b, int32_t owner, int32_t uniform, bool prompts) {
     int32_t r = b->rows++;
     bool prefill = prompts && chk_flip(w->rng, 0.3);
@@ -68,7 +98,7 @@ static void add_row(world *w, world_batch *b, int32_t owner, int32_t uniform, bo
     b->any_decode |= !prefill;
     b->offsets[r + 1] = b->offsets[r] + tokens;
     b->slots[r] = owner < 0 ? CHK_PICK(w->rng, padding) : w->slot[owner];
-    b->accepted[r] = owner < 0 ? chk_int(w->rng, -2, 40) : draw_accepted(w, &w->model[owner]);
+    add_tree(w, b, r);
 }
 
 static void spread_slots(world *w, world_batch *b) {
@@ -99,6 +129,8 @@ static void draw_batch(world *w, world_batch *b, const int32_t *owners, int32_t 
     b->rows = 0;
     b->offsets[0] = 0;
     b->any_prefill = b->any_decode = false;
+    b->trees = chk_flip(w->rng, 0.3); /* chains may be told too */
+    b->by_paths = chk_flip(w->rng, 0.3);
     for (int32_t i = 0; i < n; i++) {
         add_row(w, b, rows[i], uniform, prompts);
     }
@@ -109,6 +141,7 @@ static void draw_batch(world *w, world_batch *b, const int32_t *owners, int32_t 
     b->desc.offsets = uniform > 0 && chk_flip(w->rng, 0.8) ? NULL : b->offsets;
     b->desc.uniform_tokens = uniform;
     b->desc.prefill = b->any_prefill ? b->prefill : NULL;
+    b->desc.parents = b->trees ? b->parents : NULL;
     spread_slots(w, b);
 }
 
@@ -116,10 +149,10 @@ static void draw_batch(world *w, world_batch *b, const int32_t *owners, int32_t 
  */
 
 /* What begin does with the last step of a slot; a prompt that all layers ran is settled after it. */
-static void close_model(world *w, int32_t s, int32_t accepted) {
+static void close_model(world *w, int32_t s, int32_t accepted, const int32_t *path) {
     world_slot *m = &w->model[s];
     if (m->step == WORLD_DECODE) {
-        world_commit(w, s, accepted);
+        world_commit(w, s, accepted, path);
         w->drafts_dropped += m->pending - accepted;
     }
     if (m->step == WORLD_PREFILL && m->ran == w->all) {
@@ -141,21 +174,34 @@ static void open_model(world *w, world_batch *b, int32_t r, int32_t window) {
     m->target = window == 1 ? m->position : world_boundary(w, m, m->position);
     for (int32_t t = 0; t < tokens; t++) {
         m->drafts[t] = world_seed(w);
+        m->parents[t] = b->prefill[r] ? t - 1 : b->parents[b->offsets[r] + t];
     }
 }
 
-/* Conventional outputs of a row's tokens. */
-static void expect_row(world *w, world_batch *b, int32_t r) {
-    int32_t s = b->owner[r], tokens = b->offsets[r + 1] - b->offsets[r];
-    double *out[WORLD_LAYERS];
-    if (b->prefill[r] || tokens == 0) {
+/* Brings the twin's scratch sequence to where pending token `node` is committed; -1: where none is. */
+static void twin_to(world *w, int32_t s, int32_t node) {
+    if (node < 0) {
+        world_twin_copy(w, w->front[s], w->scratch);
         return;
     }
-    for (int32_t l = 0; l < w->layers; l++) {
-        out[l] = b->twin[l] + (int64_t)b->offsets[r] * w->outputs;
+    twin_to(w, s, w->model[s].parents[node]);
+    world_twin_run(w, w->scratch, 1, &w->model[s].drafts[node], NULL);
+}
+
+/* Conventional outputs of a row's tokens, each on its own path. */
+static void expect_row(world *w, world_batch *b, int32_t r) {
+    int32_t s = b->owner[r], tokens = b->offsets[r + 1] - b->offsets[r];
+    const world_slot *m = &w->model[s];
+    for (int32_t t = 0; !b->prefill[r] && t < tokens; t++) {
+        double *out[WORLD_LAYERS];
+        for (int32_t l = 0; l < w->layers; l++) {
+            out[l] = b->twin[l] + (int64_t)(b->offsets[r] + t) * w->outputs;
+        }
+        if (t == 0 || m->parents[t] != t - 1) {
+            twin_to(w, s, m->parents[t]);
+        }
+        world_twin_run(w, w->scratch, 1, &m->drafts[t], out);
     }
-    world_twin_copy(w, w->front[s], w->scratch);
-    world_twin_run(w, w->scratch, tokens, w->model[s].drafts, out);
 }
 
 /* At most one row may fail a begin, so that it is known which one did. Returns its owner or -1. */
@@ -204,7 +250,8 @@ static bool begin_batch(world *w, world_batch *b) {
     for (int32_t r = 0; r < b->rows; r++) {
         certain |= b->owner[r] >= 0 && must_fail(w, &w->model[b->owner[r]], counts ? b->accepted[r] : 0);
     }
-    rssm_status status = rssm_cache_begin(w->box->cache, &b->desc, counts ? b->accepted : NULL, NULL, NULL);
+    rssm_status status = rssm_cache_begin(w->box->cache, &b->desc, counts ? b->accepted : NULL,
+                                          b->by_paths ? b->paths : NULL, NULL);
     if (status == RSSM_ERROR_FAILED_SLOT && failing >= 0) {
         memset(&w->model[failing], 0, sizeof w->model[failing]);
         w->model[failing].state = WORLD_FAILED;
@@ -217,7 +264,7 @@ static bool begin_batch(world *w, world_batch *b) {
     const int32_t window = step_window(w);
     for (int32_t r = 0; r < b->rows; r++) {
         if (b->owner[r] >= 0) {
-            close_model(w, b->owner[r], counts ? b->accepted[r] : 0);
+            close_model(w, b->owner[r], counts ? b->accepted[r] : 0, b->paths + r * w->step_tokens);
             open_model(w, b, r, window);
         }
     }
@@ -254,12 +301,20 @@ static void compare_outputs(world *w, const char *what, const double *exact, int
     }
 }
 
+/* The same of the reference. */
+static void ref_to(world *w, int32_t s, int32_t layer, int32_t node) {
+    if (node < 0) {
+        rssm_ref_layer_copy(w->ref_scratch[layer], w->ref_front[s][layer]);
+        return;
+    }
+    ref_to(w, s, layer, w->model[s].parents[node]);
+    rssm_layer_inputs inputs = cb_token_inputs(w->problem, world_token(w, w->model[s].drafts[node], layer));
+    rssm_ref_layer_token(w->ref_scratch[layer], &inputs, 0, w->exact, NULL);
+}
+
 static void verify_row(world *w, world_batch *b, int32_t r, int32_t layer, const cb_feed *feed) {
     int32_t s = b->owner[r];
     size_t bytes = cb_feed_output_bytes(feed);
-    if (s >= 0) {
-        rssm_ref_layer_copy(w->ref_scratch[layer], w->ref_front[s][layer]);
-    }
     for (int32_t i = b->offsets[r]; i < b->offsets[r + 1]; i++) {
         if (s < 0) {
             unsigned char *zero = w->again;
@@ -272,8 +327,11 @@ static void verify_row(world *w, world_batch *b, int32_t r, int32_t layer, const
             }
             continue;
         }
-        rssm_layer_inputs inputs =
-            cb_token_inputs(w->problem, world_token(w, w->model[s].drafts[i - b->offsets[r]], layer));
+        const int32_t t = i - b->offsets[r], parent = w->model[s].parents[t];
+        if (t == 0 || parent != t - 1) {
+            ref_to(w, s, layer, parent);
+        }
+        rssm_layer_inputs inputs = cb_token_inputs(w->problem, world_token(w, w->model[s].drafts[t], layer));
         rssm_ref_layer_token(w->ref_scratch[layer], &inputs, 0, w->exact, w->scale);
         cb_feed_output(feed, i, w->y);
         compare_outputs(w, "the reference", w->exact, layer, b, r, i);

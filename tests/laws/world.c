@@ -115,8 +115,11 @@ void world_rebuild_front(world *w, int32_t s) {
     world_ref_run(w, w->ref_front[s], n, m->tokens);
 }
 
-void world_commit(world *w, int32_t s, int32_t a) {
+void world_commit(world *w, int32_t s, int32_t a, const int32_t *path) {
     world_slot *m = &w->model[s];
+    for (int32_t i = 0; i < a; i++) { /* ascending: nothing is overwritten that is still wanted */
+        m->drafts[i] = m->drafts[path[i]];
+    }
     int32_t n = (int32_t)(m->position - m->base);
     if (n + a > WORLD_HISTORY) {
         chk_abandon("the model's history of %d tokens is full: the checkpoint stays behind", n);

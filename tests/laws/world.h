@@ -43,6 +43,7 @@ typedef struct world_slot {
     uint32_t ran;  /* layers that ran it */
     uint32_t torn; /* layers of which some parts ran */
     uint64_t drafts[WORLD_PROMPT];
+    int32_t parents[WORLD_PROMPT]; /* of the drafts: the token before each, -1: the committed ones */
 } world_slot;
 
 typedef struct world_batch {
@@ -51,7 +52,10 @@ typedef struct world_batch {
     int32_t offsets[WORLD_ROWS + 1];
     uint8_t prefill[WORLD_ROWS];
     int32_t accepted[WORLD_ROWS];
-    int32_t owner[WORLD_ROWS]; /* model slot of a row; -1: padding */
+    int32_t paths[WORLD_ROWS * RSSM_STEP_TOKENS_MAX]; /* [rows][step_tokens] */
+    int32_t parents[WORLD_ROWS * WORLD_PROMPT];       /* [tokens] */
+    bool trees, by_paths;                             /* parents and paths have to be told */
+    int32_t owner[WORLD_ROWS];                        /* model slot of a row; -1: padding */
     bool any_prefill, any_decode;
     rssm_batch desc;
     double *twin[WORLD_LAYERS]; /* conventional outputs [tokens][value_heads][d_v] */
@@ -107,8 +111,8 @@ void world_ref_copy(world *w, rssm_ref_layer *const *from, rssm_ref_layer *const
 void world_ref_run(world *w, rssm_ref_layer *const *ref, int32_t n, const uint64_t *seeds);
 /* Brings the front to the model's position from the base; after anything but a commit. */
 void world_rebuild_front(world *w, int32_t s);
-/* Commits a tokens of the model's pending decode step. */
-void world_commit(world *w, int32_t s, int32_t a);
+/* Commits a path of a tokens of the model's pending decode step. */
+void world_commit(world *w, int32_t s, int32_t a, const int32_t *path);
 /* The slot was just prefilled, adopted or imported to its position: takes its checkpoint as the start of the
  * shadow. */
 void world_restart_shadow(world *w, int32_t s);

@@ -102,7 +102,7 @@ static inline int32_t vocab_of(const rse_engine *engine) {
 /* One row in a step of its own; logits of its last `outputs` tokens. */
 static inline void run_row(rse_session *session, rse_engine *engine, const int32_t *tokens, int32_t count,
                            bool prompt, int32_t accepted, int32_t outputs, float *logits) {
-    rse_row row = {session, tokens, count, accepted, prompt, outputs};
+    rse_row row = {session, tokens, count, accepted, prompt, outputs, NULL};
     OK(rse_engine_step(engine, &row, 1, logits, NULL, &err));
 }
 

@@ -223,10 +223,11 @@ static void test_bad_rows(void **state) {
     int32_t beyond = vocab;
     int32_t negative = -1;
     const rse_row bad[] = {
-        {s, &beyond, 1, 1, false, 1},     {s, &negative, 1, 1, false, 1}, {s, g.tokens, 3, 1, false, 1},
-        {s, g.tokens, 1, 2, false, 1},    {s, g.tokens, 1, -2, false, 1}, {s, g.tokens, 1, 1, false, 2},
-        {s, g.tokens, -1, 1, false, 0},   {s, g.tokens, 9, 1, true, 0},   {s, NULL, 1, 1, false, 0},
-        {NULL, g.tokens, 1, 1, false, 0},
+        {s, &beyond, 1, 1, false, 1, NULL},   {s, &negative, 1, 1, false, 1, NULL},
+        {s, g.tokens, 3, 1, false, 1, NULL},  {s, g.tokens, 1, 2, false, 1, NULL},
+        {s, g.tokens, 1, -2, false, 1, NULL}, {s, g.tokens, 1, 1, false, 2, NULL},
+        {s, g.tokens, -1, 1, false, 0, NULL}, {s, g.tokens, 9, 1, true, 0, NULL},
+        {s, NULL, 1, 1, false, 0, NULL},      {NULL, g.tokens, 1, 1, false, 0, NULL},
     };
     static const char *const words[] = {"4096",           "-1",           "3 tokens",  "accepted is 2",
                                         "accepted is -2", "outputs is 2", "-1 tokens", "9 tokens",
@@ -234,7 +235,7 @@ static void test_bad_rows(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         REFUSED(RSE_ERROR_USAGE, words[i], rse_engine_step(engine, &bad[i], 1, logits, NULL, &err));
     }
-    rse_row twice[2] = {{s, g.tokens, 1, 1, false, 0}, {s, g.tokens, 1, 1, false, 0}};
+    rse_row twice[2] = {{s, g.tokens, 1, 1, false, 0, NULL}, {s, g.tokens, 1, 1, false, 0, NULL}};
     REFUSED(RSE_ERROR_USAGE, "same session", rse_engine_step(engine, twice, 2, logits, NULL, &err));
     REFUSED(RSE_ERROR_USAGE, "0 rows", rse_engine_step(engine, twice, 0, logits, NULL, &err));
     REFUSED(RSE_ERROR_USAGE, "3 rows", rse_engine_step(engine, twice, 3, logits, NULL, &err));

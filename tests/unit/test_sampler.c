@@ -201,26 +201,44 @@ static void test_determinism(void **state) {
     assert_true(different > 32);
     double mean = 0.0;
     for (int64_t i = 0; i < 4096; i++) {
-        double u = rse_sampling_uniform(7, i << 20, 0);
-        assert_true(u >= 0.0 && u < 1.0 && u != rse_sampling_uniform(7, i << 20, 1));
-        mean += u / 4096.0;
+        double number = rse_sampling_number(7, i << 20, (int32_t)i);
+        assert_true(number > 0.0 && number != rse_sampling_number(7, i << 20, (int32_t)i ^ 1));
+        mean += number / 4096.0;
     }
-    assert_true(fabs(mean - 0.5) < 0.02);
-    /* the generator's published answer for a zero key and counter: 6627e8d5 e169c58d ... */
-    assert_true(rse_sampling_uniform(0, 0, 0) == (double)(UINT64_C(0x6627e8d5e169c58d) >> 11) * 0x1p-53);
+    assert_true(fabs(mean - 1.0) < 0.05);
+    /* the generator's published answer for a zero key and counter: 6627e8d5 e169c58d bc57ac4c 9b00dbd8 */
+    static const uint64_t published[2] = {UINT64_C(0x6627e8d5e169c58d), UINT64_C(0xbc57ac4c9b00dbd8)};
+    for (int32_t token = 0; token < 2; token++) {
+        double u = ((double)(published[token] >> 11) + 0.5) * 0x1p-53;
+        assert_true(rse_sampling_number(0, 0, token) == -log(u));
+    }
     rse_sampler_destroy(a);
     rse_sampler_destroy(b);
 }
 
+/* The least number over probability wins, in whatever order the list is, and is the same for a list that lost
+ * others. */
 static void test_pick(void **state) {
     (void)state;
-    static const rse_token_prob list[3] = {{7, 0.25f}, {2, 0.5f}, {9, 0.25f}};
-    assert_int_equal(rse_sampling_pick(list, 3, 0.0), 7);
-    assert_int_equal(rse_sampling_pick(list, 3, 0.2499999), 7);
-    assert_int_equal(rse_sampling_pick(list, 3, 0.25), 2);
-    assert_int_equal(rse_sampling_pick(list, 3, 0.75), 9);
-    assert_int_equal(rse_sampling_pick(list, 3, 0.9999999999), 9);
-    assert_int_equal(rse_sampling_pick(list, 1, 0.5), 7);
+    static const rse_token_prob list[4] = {{7, 0.25f}, {2, 0.5f}, {9, 0.15f}, {6, 0.1f}};
+    static const rse_token_prob turned[4] = {{6, 0.1f}, {9, 0.15f}, {2, 0.5f}, {7, 0.25f}};
+    int wins[10] = {0};
+    for (int64_t position = 0; position < 2000; position++) {
+        int32_t expected = -1;
+        double least = INFINITY;
+        for (int i = 0; i < 4; i++) {
+            double time = rse_sampling_number(3, position, list[i].id) / (double)list[i].prob;
+            expected = time < least ? list[i].id : expected;
+            least = time < least ? time : least;
+        }
+        int32_t id = rse_sampling_pick(list, 4, 3, position);
+        assert_int_equal(id, expected);
+        assert_int_equal(rse_sampling_pick(turned, 4, 3, position), id);
+        assert_true(id == 6 || rse_sampling_pick(list, 3, 3, position) == id);
+        wins[id]++;
+    }
+    assert_true(abs(wins[2] - 1000) < 120 && abs(wins[6] - 200) < 70);
+    assert_int_equal(rse_sampling_pick(list, 1, 5, 5), 7);
 }
 
 static void test_bad_input(void **state) {

@@ -70,7 +70,8 @@ static void test_batch(void **state) {
                                 i == 5 ? 20 : 1 + 9 * i,
                                 RSE_ACCEPT_ALL,
                                 true,
-                                1};
+                                1,
+                                NULL};
         }
         OK(rse_engine_step(engine, rows, ROWS, together, NULL, &err));
         assert_memory_equal(together + 5 * vocab, alone, (size_t)vocab * sizeof *alone);
@@ -267,7 +268,8 @@ static void test_pages(void **state) {
     rse_session *b = session_open(engine, 1);
     prompt_row(a, engine, g.tokens, 64, NULL);
     prompt_row(b, engine, g.tokens, 30, NULL);
-    rse_row rows[2] = {{a, g.tokens, 1, RSE_ACCEPT_ALL, false, 0}, {b, g.tokens, 3, RSE_ACCEPT_ALL, true, 0}};
+    rse_row rows[2] = {{a, g.tokens, 1, RSE_ACCEPT_ALL, false, 0, NULL},
+                       {b, g.tokens, 3, RSE_ACCEPT_ALL, true, 0, NULL}};
     REFUSED(RSE_ERROR_MEMORY, "page", rse_engine_step(engine, rows, 2, NULL, NULL, &err));
     REFUSED(RSE_ERROR_MEMORY, "page", rse_session_reserve(b, 3, &err));
     assert_int_equal(rse_session_pending(b), 30); /* nothing has changed */
@@ -300,13 +302,13 @@ static void test_check_finds(void **state) {
         rse_error error = {0};
         rse_status status = RSE_OK;
         for (int32_t t = 21; t < 60 && status == RSE_OK; t++) {
-            rse_row rows[2] = {{a, g.tokens + t, 1, RSE_ACCEPT_ALL, false, 0},
-                               {b, g.tokens + t, 1, RSE_ACCEPT_ALL, false, 0}};
+            rse_row rows[2] = {{a, g.tokens + t, 1, RSE_ACCEPT_ALL, false, 0, NULL},
+                               {b, g.tokens + t, 1, RSE_ACCEPT_ALL, false, 0, NULL}};
             status = rse_engine_step(engine, rows, 2, NULL, NULL, &error);
         }
         assert_int_equal(status, RSE_ERROR_MISMATCH);
         assert_non_null(strstr(error.text, "layer 4 of session 1 at position 33"));
-        rse_row row = {b, g.tokens, 1, RSE_ACCEPT_ALL, false, 0};
+        rse_row row = {b, g.tokens, 1, RSE_ACCEPT_ALL, false, 0, NULL};
         REFUSED(RSE_ERROR_USAGE, "broken", rse_engine_step(engine, &row, 1, NULL, NULL, &err));
         OK(rse_session_reset(b, 0, &err));
         OK(rse_engine_step(engine, &row, 1, NULL, NULL, &err));

@@ -4,8 +4,8 @@
  * hand over to this table, which is NULL in a CPU context. Arrays that a batch or a list names lie in device memory, so
  * their contents are checked there.
  */
-#ifndef RSSM_DEVICE_H
-#define RSSM_DEVICE_H
+#ifndef RSSM_DEVICE_OPS_H
+#define RSSM_DEVICE_OPS_H
 
 #include "cache.h"
 
