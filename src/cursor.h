@@ -11,8 +11,8 @@
  *      position of entry i:   position - history + i
  *
  * Appending takes the first free entries, committing moves the border between pending and history (after moving the
- * entries of the path that stays to the front, if the step was a tree), rejecting does nothing, and retiring folded records rotates them to the end of the free entries. So nothing is ever copied, and a
- * step's appends never take a row that the same step still reads: rows that a step folds are retired only by the
+ * entries of the path that stays to the front, if the step was a tree), rejecting does nothing, and retiring folded
+ * records rotates them to the end of the free entries. So nothing is ever copied, and a step's appends never take a row that the same step still reads: rows that a step folds are retired only by the
  * next one. Two steps' worth of tokens beyond a window is therefore exactly enough: when a step begins, history is at
  * most L - 1 + T_max (a window's remainder and the tokens just committed), and it appends at most T_max.
  *

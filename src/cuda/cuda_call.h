@@ -52,7 +52,9 @@ typedef struct rssm_cuda_layout {
     int32_t records;    /* rows of the window */
     int32_t tokens;     /* most tokens at a time */
     int32_t slice;      /* rows of the state that a block works on */
-    int32_t key, alpha, beta, value, query, walked, gram, coefficient, y, state;
+    int32_t key, query, gram, state;
+    int32_t head; /* from a section of one of the block's heads to that of the next; of the first head: */
+    int32_t alpha, beta, value, walked, coefficient, product, y;
     int32_t total;
 } rssm_cuda_layout;
 

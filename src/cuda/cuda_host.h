@@ -53,10 +53,11 @@ rssm_status rssm_cuda_check_stream(rssm_cache *cache, void *stream);
 rssm_status rssm_cuda_check_pointer(rssm_cache *cache, const char *name, const void *pointer);
 
 /* Working memory of a block that has `records` rows of a window and `tokens` tokens at a time, `slice` rows of the state;
-   threads: of a decode, which walks queries and streams the state through; 0: none. */
-rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, int32_t threads);
-/* Rows of the state that one block of a scan holds. */
-int32_t rssm_cuda_scan_slice(const rssm_geometry *g);
+   threads: of a decode, which walks queries and streams the state through; 0: none. heads: that a block takes. */
+rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, int32_t threads,
+                                     int32_t heads);
+/* Rows of the state that one block of a scan holds, if its working memory spills or not. */
+int32_t rssm_cuda_scan_slice(const rssm_geometry *g, bool spills);
 /* Whether a layout must lie in device memory. */
 bool rssm_cuda_spills(const rssm_cache *cache, const rssm_cuda_layout *layout);
 

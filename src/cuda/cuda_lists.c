@@ -78,7 +78,7 @@ static rssm_status fold_layers(rssm_cache *cache, const rssm_cuda_list *list, bo
     const rssm_cuda_state *state = rssm_cuda_state_of(cache);
     const rssm_geometry *g = &cache->geometry;
     rssm_cuda_fold call = {.geometry = *g,
-                           .layout = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0),
+                           .layout = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0, 1),
                            .slices = 1,
                            .words = state->words,
                            .into_dst = into_dst};

@@ -105,7 +105,7 @@ static int run_fold(rssm_cache *cache, const rssm_fold *fold, const piece *piece
     const upload *there = (const upload *)(const void *)block;
     rssm_cuda_fold call = {.geometry = *g,
                            .constants = rssm_cuda_state_of(cache)->constants[fold->constants - cache->constants],
-                           .layout = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0),
+                           .layout = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0, 1),
                            .slices = 1,
                            .count = 1,
                            .src = &there->slot,
@@ -141,7 +141,7 @@ rssm_status rssm_cuda_fold_host(rssm_cache *cache, const rssm_fold *fold) {
         {RSSM_PART_RECORD_DECAY, row->record_decay, g->value_heads * n * g->d_k * (g->raw_records ? io : 4), 0},
     };
     const int32_t count = g->vector_decay ? 6 : 5;
-    const rssm_cuda_layout layout = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0);
+    const rssm_cuda_layout layout = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0, 1);
     int64_t bytes = 0;
     for (int32_t i = 0; i < count; i++) {
         pieces[i].at = bytes;

@@ -2,7 +2,7 @@
 /* Model steps on the device: scratch, and what the launches of begin and of a layer are given. */
 #include "cuda/cuda_host.h"
 
-enum { MOST_HEADS = 8, LEAST_BLOCKS = 1600 }; /* twice what an H200 runs at once */
+enum { MOST_HEADS = 4, LEAST_BLOCKS = 1600 }; /* twice what an H200 runs at once */
 
 /* ---- Working memory ----------------------------------------------------------------------------------- */
 
@@ -12,25 +12,32 @@ static int32_t take(int32_t *total, int32_t floats) {
     return at;
 }
 
-rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, int32_t threads) {
+static bool exact(const rssm_geometry *g) {
+    return (g->d_k == 128 || g->d_k == 64) && g->d_v % 16 == 0;
+}
+
+rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, int32_t threads,
+                                     int32_t heads) {
     rssm_cuda_layout l = {.width = (g->d_k + 31) / 32 * 32, .records = records, .tokens = tokens, .slice = slice};
     l.key = take(&l.total, records * l.width);
+    l.query = take(&l.total, tokens * l.width);
+    l.gram = take(&l.total, threads > 0 && !g->delta ? tokens * records : 0);
+    l.state = take(&l.total, exact(g) ? threads * RSSM_CUDA_STAGES * RSSM_CUDA_TILE_BYTES / 4 : 0);
+    const int32_t first = l.total;
     l.alpha = take(&l.total, g->vector_decay ? records * l.width : records);
     l.beta = take(&l.total, records);
-    l.value = take(&l.total, records * slice);
-    l.query = take(&l.total, tokens * l.width);
-    l.walked = take(&l.total, threads > 0 ? tokens * l.width : 0);
-    l.gram = take(&l.total, threads > 0 && !g->delta ? tokens * records : 0);
+    l.value = take(&l.total, g->bf16 ? (records * slice + 1) / 2 : records * slice);
+    l.walked = take(&l.total, threads > 0 && g->delta ? tokens * l.width : 0);
     l.coefficient = take(&l.total, tokens * records);
+    l.product = take(&l.total, tokens);
     l.y = take(&l.total, tokens * slice);
-    bool exact = (g->d_k == 128 || g->d_k == 64) && g->d_v % 16 == 0;
-    l.state = take(&l.total, exact ? threads * RSSM_CUDA_STAGES * RSSM_CUDA_TILE_BYTES / 4 : 0);
+    l.head = l.total - first;
+    l.total += (heads - 1) * l.head;
     return l;
 }
 
-int32_t rssm_cuda_scan_slice(const rssm_geometry *g) {
-    bool whole = g->d_v % 16 == 0;
-    int32_t rows = whole && g->d_k == 128 ? 128 : whole && g->d_k == 64 ? 256 : 64; /* what 256 threads hold in registers */
+int32_t rssm_cuda_scan_slice(const rssm_geometry *g, bool spills) {
+    int32_t rows = spills || !exact(g) ? 64 : g->d_k == 128 ? 128 : 256; /* what 256 threads hold in registers */
     return g->d_v < rows ? g->d_v : rows;
 }
 
@@ -52,13 +59,17 @@ static int32_t heads_of_block(const rssm_geometry *g, int32_t rows) {
 /* A step's working memory and slices. A prompt runs as a scan. */
 static void shape_step(const rssm_cache *cache, bool prefill, rssm_cuda_step *step) {
     const rssm_geometry *g = &cache->geometry;
-    const int32_t slice = prefill ? rssm_cuda_scan_slice(g) : g->d_v;
+    int32_t slice = prefill ? rssm_cuda_scan_slice(g, false) : g->d_v;
     const int32_t tokens = prefill ? RSSM_CUDA_SCAN_TOKENS : g->step_tokens;
     const int32_t records = prefill && g->rows.records < tokens ? tokens : g->rows.records;
-    step->slices = (g->d_v + slice - 1) / slice;
     step->heads = prefill ? 1 : heads_of_block(g, step->batch.rows);
     step->threads = g->step_tokens > 2 ? 256 : 128;
-    step->layout = rssm_cuda_layout_of(g, records, tokens, slice, prefill ? 0 : step->threads);
+    step->layout = rssm_cuda_layout_of(g, records, tokens, slice, prefill ? 0 : step->threads, step->heads);
+    if (prefill && rssm_cuda_spills(cache, &step->layout)) {
+        slice = rssm_cuda_scan_slice(g, true);
+        step->layout = rssm_cuda_layout_of(g, records, tokens, slice, 0, 1);
+    }
+    step->slices = (g->d_v + slice - 1) / slice;
 }
 
 /* Blocks of the launch share a norm, so that it takes a launch of its own. */
@@ -91,7 +102,7 @@ static rssm_status prepare(rssm_cache *cache, int32_t rows, int64_t tokens) {
     RSSM_CUDA_TRY(cache->context, cudaDeviceSynchronize(), "waiting for the device"); /* steps may use the old scratch */
     RSSM_TRY(grow(cache, &state->memory, floats, "scratch"));
     RSSM_TRY(grow(cache, &state->y, y, "scratch"));
-    rssm_cuda_layout fold = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0);
+    rssm_cuda_layout fold = rssm_cuda_layout_of(g, g->rows.records, 0, g->d_v, 0, 1);
     if (rssm_cuda_spills(cache, &fold)) {
         RSSM_TRY(grow(cache, &state->fold_memory, (int64_t)rows * g->value_heads * fold.total, "scratch"));
         state->fold_jobs = rows;

@@ -49,21 +49,13 @@ template <class S, int THREADS> struct stream {
     }
 };
 
-/* What the steps of a block agree on. */
-struct decode_plan {
-    int n;      /* records of history in the window, before the step's own */
-    int fold;   /* the first of the window to fold */
-    int newest; /* record that query 0 sees; -1: none */
-};
-
 /* Folds and reads one head whose records lie in working memory. */
 template <class S, bool DELTA, bool VECTOR, int THREADS>
 static __device__ __forceinline__ void run_head(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
-                                const decode_plan &plan, const memory &m, stream<S, THREADS> &states) {
+                                int fold, const float *queries, const memory &m, stream<S, THREADS> &states) {
     const rssm_cuda_layout &l = c.layout;
     const tile_place &at = states.at;
     float *state = slot.checkpoint + ((int64_t)p.hv * c.geometry.d_v + p.first) * c.geometry.d_k;
-    const float *queries = c.conventional ? m.query : m.walked;
     for (int first = 0; first < p.rows; first += S::ROWS * at.groups) {
         tile<S> x;
         if constexpr (S::EXACT) {
@@ -71,10 +63,10 @@ static __device__ __forceinline__ void run_head(const rssm_cuda_step &c, const s
         } else {
             load_tile<S>(x, at, state, first);
         }
-        for (int j = 0; j < plan.fold; j++) {
-            apply_record<S, DELTA, VECTOR>(x, at, l, m, first, j);
+        for (int j = 0; j < fold; j++) {
+            apply_record<S, DELTA, VECTOR>(x, at, l, m, c.geometry.bf16, first, j);
         }
-        if (plan.fold > 0) {
+        if (fold > 0) {
             store_tile<S>(x, at, state, first);
         }
         for (int t = 0; t < row.tokens; t++) {
@@ -88,43 +80,42 @@ static __device__ __forceinline__ void run_head(const rssm_cuda_step &c, const s
     }
 }
 
+/* All heads of a block go from stage to stage together, so that they share its waits. */
 template <class S, bool DELTA, bool VECTOR, int THREADS>
-static __device__ __forceinline__ void decode_heads(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, head_place p,
+static __device__ __forceinline__ void decode_heads(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
                                     const slot_maps &maps, const memory &m, stream<S, THREADS> &states) {
     const rssm_cuda_layout &l = c.layout;
     const rssm_geometry &g = c.geometry;
-    const int n = row.history - row.first;
+    const bool scalar = !DELTA && !VECTOR, walks = !c.conventional;
+    const int n = row.history - row.first, fold = row.fold + (c.conventional ? row.tokens : 0);
     const uint8_t *map = maps.record + row.first;
-    const stretch s = {row.token, 0, row.tokens, row.held, maps.record + row.history, maps.conv, !c.conventional, true};
-    const decode_plan plan = {n, row.fold + (c.conventional ? row.tokens : 0), c.conventional ? -1 : n};
-    if (c.heads > 1) {
-        prefetch_heads(c, slot, p, map, n, row.token);
+    const stretch s = {row.token, 0, row.tokens, row.held, maps.record + row.history, maps.conv, walks, true};
+    const seen_records seen = {fold, walks ? n : -1 - RSSM_STEP_TOKENS_MAX, n, scalar && walks};
+    for (int i = 0; i < c.heads; i++) {
+        gather_head<S, VECTOR>(g, c.constants, slot, head_at(g, p, i), map, n, l.width, memory_of_head(m, l, i));
     }
+    __pipeline_commit();
     gather_keys<S>(g, slot, p, map, n, l.width, m);
     take_keys<(S::BLOCKS + 3) / 4>(c, slot, p, s, n, m);
-    for (int i = 0; i < c.heads; i++) {
-        gather_head<S, VECTOR>(g, c.constants, slot, p, map, n, l.width, m);
-        take_head(c, slot, p, s, n, m);
+    take_heads(c, slot, p, s, n, c.heads, m);
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    if (walks && scalar) {
+        gram_products<S>(l, m, states.at, row.tokens, fold, n);
         __syncthreads();
-        if (!c.conventional && !DELTA && !VECTOR && i == 0) {
-            gram_products<S>(l, m, states.at, row.tokens, plan.fold, plan.newest);
-            __syncthreads();
-        }
-        if (!c.conventional) {
-            if (DELTA || VECTOR) {
-                walk_vector<S, DELTA, VECTOR>(l, m, states.at, row.tokens, plan.fold, plan.newest);
-            } else {
-                walk_scalar(l, m, row.tokens, plan.fold, plan.newest);
-            }
-            __syncthreads();
-        }
-        run_head<S, DELTA, VECTOR, THREADS>(c, row, slot, p, plan, m, states);
+        walk_scalar(l, m, c.heads, row.tokens, fold, n);
+    } else if (walks) {
+        walk_vector<S, DELTA, VECTOR>(l, m, states.at, c.heads, row.tokens, fold, n);
         __syncthreads();
-        add_values(c, p, m, row.tokens, plan.fold, plan.newest, n);
-        __syncthreads();
-        write_outputs(c, p, row.token, row.tokens, m.y);
-        next_head(g, p);
     }
+    for (int i = 0; i < c.heads; i++) {
+        const memory own = memory_of_head(m, l, i);
+        run_head<S, DELTA, VECTOR, THREADS>(c, row, slot, head_at(g, p, i), fold, walks && !scalar ? own.walked : m.query, own, states);
+    }
+    __syncthreads();
+    add_values(c, p, m, row.tokens, c.heads, seen);
+    __syncthreads();
+    write_outputs(c, p, row.token, row.tokens, c.heads, m);
 }
 
 template <class S, bool DELTA, bool VECTOR, int THREADS>
@@ -138,9 +129,8 @@ static __device__ __forceinline__ void decode_block(const rssm_cuda_step &c) {
         return;
     }
     if (!row.live) {
-        head_place each = p;
-        for (int i = 0; i < c.heads; i++, next_head(c.geometry, each)) {
-            write_zeros(c, each, row);
+        for (int i = 0; i < c.heads; i++) {
+            write_zeros(c, head_at(c.geometry, p, i), row);
         }
         return;
     }
@@ -245,7 +235,7 @@ extern "C" int rssm_launch_decode(const rssm_cuda_step *call, void *stream) {
         return 0;
     }
     const int large = call->threads == 256;
-    kernels[large][variant_of(g)][g.kind - RSSM_MAMBA2]<<<blocks, (unsigned)call->threads, bytes, (cudaStream_t)stream>>>(*call);
+    kernels[large][variant_of(g, call->memory)][g.kind - RSSM_MAMBA2]<<<blocks, (unsigned)call->threads, bytes, (cudaStream_t)stream>>>(*call);
     int error = (int)cudaGetLastError();
     return error == 0 && call->y != nullptr ? rssm_launch_shared_norm(call, stream) : error;
 }

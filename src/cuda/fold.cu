@@ -19,6 +19,7 @@ static __device__ __forceinline__ void fold_job(const rssm_cuda_fold &c, const h
     const int first_record = (int)(checkpoint - rssm_cursor_base(slot.cursor));
     gather_keys<S>(g, slot, p, maps.record + first_record, n, l.width, m);
     gather_head<S, VECTOR>(g, c.constants, slot, p, maps.record + first_record, n, l.width, m);
+    __pipeline_wait_prior(0);
     __syncthreads();
     const tile_place at = place_of<THREADS>(g.d_k, p.rows);
     const int64_t offset = ((int64_t)p.hv * g.d_v + p.first) * g.d_k;
@@ -27,7 +28,7 @@ static __device__ __forceinline__ void fold_job(const rssm_cuda_fold &c, const h
         tile<S> x;
         load_tile<S>(x, at, slot.checkpoint + offset, first);
         for (int j = 0; j < n; j++) {
-            apply_record<S, DELTA, VECTOR>(x, at, l, m, first, j);
+            apply_record<S, DELTA, VECTOR>(x, at, l, m, g.bf16, first, j);
         }
         store_tile<S>(x, at, to, first);
     }
@@ -62,7 +63,7 @@ extern "C" int rssm_launch_fold(const rssm_cuda_fold *call, void *stream) {
     if (call->count == 0) {
         return 0;
     }
-    kernels[variant_of(g)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    kernels[variant_of(g, call->memory)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
     return (int)cudaGetLastError();
 }
 

@@ -19,9 +19,10 @@ static __device__ void scan_head(const rssm_cuda_step &c, const step_row &row, c
     if (row.fold > 0) {
         gather_keys<S>(c.geometry, slot, p, maps.record + row.first, row.fold, l.width, m);
         gather_head<S, VECTOR>(c.geometry, c.constants, slot, p, maps.record + row.first, row.fold, l.width, m);
+        __pipeline_wait_prior(0);
         __syncthreads();
         for (int j = 0; j < row.fold; j++) {
-            apply_record<S, DELTA, VECTOR>(x, at, l, m, 0, j);
+            apply_record<S, DELTA, VECTOR>(x, at, l, m, c.geometry.bf16, 0, j);
         }
         __syncthreads();
     }
@@ -29,18 +30,18 @@ static __device__ void scan_head(const rssm_cuda_step &c, const step_row &row, c
         const int left = row.tokens - offset, n = left < RSSM_CUDA_SCAN_TOKENS ? left : RSSM_CUDA_SCAN_TOKENS;
         const stretch s = {row.token, offset, n, row.held, nullptr, maps.conv, false, false};
         take_keys<(S::BLOCKS + 3) / 4>(c, slot, p, s, 0, m);
-        take_head(c, slot, p, s, 0, m);
+        take_heads(c, slot, p, s, 0, 1, m);
         __syncthreads();
         for (int t = 0; t < n; t++) {
             columns<S> query;
-            apply_record<S, DELTA, VECTOR>(x, at, l, m, 0, t);
+            apply_record<S, DELTA, VECTOR>(x, at, l, m, c.geometry.bf16, 0, t);
             load_columns<S>(query, at, m.query + t * l.width);
             read_tile<S>(x, at, query, 0, m.y + t * l.slice);
         }
         __syncthreads();
-        add_values(c, p, m, n, n, -n, 0); /* the state holds the values: D alone */
+        add_values(c, p, m, n, 1, seen_records{0, -1 - RSSM_CUDA_SCAN_TOKENS, 0, false}); /* the state holds the values */
         __syncthreads();
-        write_outputs(c, p, row.token + offset, n, m.y);
+        write_outputs(c, p, row.token + offset, n, 1, m);
         __syncthreads();
     }
     store_tile<S>(x, at, state, 0);
@@ -122,7 +123,7 @@ extern "C" int rssm_launch_scan(const rssm_cuda_step *call, void *stream) {
     if (call->batch.rows == 0) {
         return 0;
     }
-    kernels[variant_of(g)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
+    kernels[variant_of(g, call->memory)][g.kind - RSSM_MAMBA2]<<<blocks, THREADS, bytes, (cudaStream_t)stream>>>(*call);
     int error = (int)cudaGetLastError();
     if (error == 0 && call->y != nullptr) {
         error = rssm_launch_shared_norm(call, stream);

@@ -12,20 +12,40 @@
 /* Working memory: sections of rssm_cuda_layout. */
 struct memory {
     float *key;         /* [records][width] normalised keys, oldest first */
+    float *query;       /* [tokens][width] */
+    float *gram;        /* [tokens][records]: k . q, where the heads of a group share them */
+    /* of one of the block's heads: */
     float *alpha;       /* [records], or [records][width] */
     float *beta;        /* [records] */
-    float *value;       /* [records][slice] */
-    float *query;       /* [tokens][width] */
+    void *value;        /* [records][slice], io format, as records hold them */
     float *walked;      /* [tokens][width]: r */
-    float *gram;        /* [tokens][records]: k . q, where the heads of a group share them */
     float *coefficient; /* [tokens][records] */
+    float *product;     /* [tokens]: of the decays a query has met, where r is that times the query */
     float *y;           /* [tokens][slice] */
+    /* of all: */
     float *state;       /* stages of rows of the state on their way to registers */
 };
 
 static __device__ __forceinline__ memory memory_at(float *base, const rssm_cuda_layout &l) {
-    return memory{base + l.key,    base + l.alpha, base + l.beta,        base + l.value, base + l.query,
-                  base + l.walked, base + l.gram,  base + l.coefficient, base + l.y,     base + l.state};
+    return memory{base + l.key,  base + l.query,       base + l.gram,    base + l.alpha, base + l.beta, base + l.value,
+                  base + l.walked, base + l.coefficient, base + l.product, base + l.y,     base + l.state};
+}
+
+/* The same with the sections of the block's head i. */
+static __device__ __forceinline__ memory memory_of_head(memory m, const rssm_cuda_layout &l, int i) {
+    const int at = i * l.head;
+    m.alpha += at;
+    m.beta += at;
+    m.value = (float *)m.value + at;
+    m.walked += at;
+    m.coefficient += at;
+    m.product += at;
+    m.y += at;
+    return m;
+}
+
+static __device__ __forceinline__ float value_at(const memory &m, int bf16, int at) {
+    return bf16 ? f32_of_bf16(((const uint16_t *)m.value)[at]) : ((const float *)m.value)[at];
 }
 
 /* A slot's parts in one layer, and the rows of its buffers in order. */
@@ -79,9 +99,12 @@ static __device__ __forceinline__ head_place place_in_head(const rssm_geometry &
     return p;
 }
 
-static __device__ __forceinline__ void next_head(const rssm_geometry &g, head_place &p) {
-    p.h++;
-    p.hv += g.modulo ? g.key_heads : 1;
+/* The i-th of a block's heads, from the first. */
+static __device__ __forceinline__ head_place head_at(const rssm_geometry &g, head_place p, int i) {
+    p.h += i;
+    p.hv += i * (g.modulo ? g.key_heads : 1);
+    p.owner = p.owner && i == 0;
+    return p;
 }
 
 /* Where a block's working memory lies if it does not fit a multiprocessor. */

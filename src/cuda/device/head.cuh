@@ -10,8 +10,8 @@
 
 /* Columns of record j, and the values it holds for the thread's rows. */
 template <class S, bool DELTA, bool VECTOR>
-static __device__ __forceinline__ void apply_record(tile<S> &x, const tile_place &at, const rssm_cuda_layout &l, const memory &m, int first,
-                                    int j) {
+static __device__ __forceinline__ void apply_record(tile<S> &x, const tile_place &at, const rssm_cuda_layout &l, const memory &m, int bf16,
+                                    int first, int j) {
     columns<S> key, decay = {};
     float value[S::ROWS];
     load_columns<S>(key, at, m.key + j * l.width);
@@ -21,7 +21,7 @@ static __device__ __forceinline__ void apply_record(tile<S> &x, const tile_place
 #pragma unroll
     for (int r = 0; r < S::ROWS; r++) {
         int row = first + at.group + r * at.groups;
-        value[r] = row < at.rows ? m.value[j * l.slice + row] : 0.0f;
+        value[r] = row < at.rows ? value_at(m, bf16, j * l.slice + row) : 0.0f;
     }
     update_tile<S, DELTA, VECTOR>(x, at, key, decay, VECTOR ? 0.0f : m.alpha[j], m.beta[j], value);
 }
@@ -48,9 +48,10 @@ typedef tile_shape<4, 4, true> shape_128; /* folds, scans */
 typedef tile_shape<2, 8, true> shape_64;
 typedef tile_shape<8, 2, false> shape_any;
 
-/* Which of them: 2 for d_k = 128, 1 for 64, 0 for any other. */
-static inline int variant_of(const rssm_geometry &g) {
-    return g.d_v % 16 != 0 ? 0 : g.d_k == 128 ? 2 : g.d_k == 64 ? 1 : 0;
+/* Which of them: 2 for d_k = 128, 1 for 64, 0 for any other, and for working memory outside of the multiprocessor, where
+   asynchronous copies cannot go. All give the same bits. */
+static inline int variant_of(const rssm_geometry &g, const float *memory) {
+    return memory != nullptr || g.d_v % 16 != 0 ? 0 : g.d_k == 128 ? 2 : g.d_k == 64 ? 1 : 0;
 }
 
 /* The instances of a kernel template, by shape and kind: Mamba-2, GDN, KDA. */

@@ -8,6 +8,8 @@
 #ifndef RSSM_CUDA_TOKENS_CUH
 #define RSSM_CUDA_TOKENS_CUH
 
+#include <cuda_pipeline.h>
+
 #include "cuda/device/block.cuh"
 
 static __device__ __forceinline__ int64_t record_at(const rssm_geometry &g, int head, int row, int d) {
@@ -112,72 +114,46 @@ static __device__ __forceinline__ void gather_keys(const rssm_geometry &g, const
     }
 }
 
-/* Values of the same records for one head, or (decay) its vector decays. `constants` serve records of raw gates. */
+/* One row of a record or of a token to working memory in its own format, asynchronously where the shape is exact: lane l of
+   `lanes` takes the elements 4 l .. 4 l + 3, 4 (l + lanes) .. */
 template <class S>
-static __device__ __forceinline__ void gather_rows(const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot,
-                                   const head_place &p, const uint8_t *map, int n, bool decay, int width, float *to) {
-    const int warps = blockDim.x / 32, lane = threadIdx.x & 31, elements = decay ? width : p.rows, d = decay ? g.d_k : g.d_v;
-    const void *from = decay ? slot.record_decay : slot.record_v;
-    const int bf16 = decay ? g.raw_records && g.bf16 : g.bf16, there = decay ? g.d_k : p.rows, stride = decay ? width : p.slice;
-    for (int column = 4 * lane; column < elements; column += STRETCH) {
-        for (int base = threadIdx.x / 32; base < n; base += warps * IN_FLIGHT) {
-            float4 x[IN_FLIGHT];
-#pragma unroll
-            for (int i = 0; i < IN_FLIGHT; i++) {
-                const int r = map[base + i * warps < n ? base + i * warps : base];
-                x[i] = record4<S>(from, record_at(g, p.hv, r, d) + (decay ? 0 : p.first) + column, there - column, bf16);
+static __device__ __forceinline__ void copy_row(void *to, int64_t to_at, const void *from, int64_t from_at, int n, int bf16, int lane, int lanes) {
+    const int width = bf16 ? 2 : 4;
+    char *there = (char *)to + to_at * width;
+    const char *here = (const char *)from + from_at * width;
+    for (int i = 4 * lane; i < n; i += 4 * lanes) {
+        if constexpr (S::EXACT) {
+            if (bf16) {
+                __pipeline_memcpy_async(there + 2 * i, here + 2 * i, 8);
+            } else {
+                __pipeline_memcpy_async(there + 4 * i, here + 4 * i, 16);
             }
-#pragma unroll
-            for (int i = 0; i < IN_FLIGHT; i++) {
-                const int j = base + i * warps;
-                if (j < n) {
-                    float4 y = decay && g.raw_records ? decay4(g, constants, p.h, column, x[i]) : x[i];
-                    store4(to, j * stride + column, elements - column, y, 0);
-                }
-            }
+        } else {
+            store4(there, i, n - i, load4(here, i, n - i, bf16), bf16);
         }
     }
 }
 
-/* Asks the second-level cache for what the heads of a block will gather one after another. */
-static __device__ __forceinline__ void prefetch_line(const void *p) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
-static __device__ __forceinline__ void prefetch_heads(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const uint8_t *map,
-                                      int n, int token) {
-    const rssm_geometry &g = c.geometry;
-    const int io = g.bf16 ? 2 : 4, step = g.modulo ? g.key_heads : 1, per = n + 3;
-    const int decay = g.vector_decay ? g.d_k * (g.raw_records ? io : 4) : 0, value = p.rows * io;
-    for (int i = threadIdx.x; i < c.heads * per; i += blockDim.x) {
-        const int hv = p.hv + i / per * step, j = i % per;
-        if (j < n) {
-            const char *v = slot.record_v + (record_at(g, hv, map[j], g.d_v) + p.first) * io;
-            for (int at = 0; at < value; at += 128) {
-                prefetch_line(v + at);
-            }
-            for (int at = 0; at < decay; at += 128) {
-                prefetch_line(slot.record_decay + record_at(g, hv, map[j], g.d_k) * (decay / g.d_k) + at);
-            }
-        } else if (j == n) {
-            prefetch_line(slot.record_scalar + (int64_t)(g.channel_beta + hv) * g.rows.records);
-        } else if (j == n + 1 && !g.vector_decay) {
-            prefetch_line(slot.record_scalar + (int64_t)(g.channel_decay + hv) * g.rows.records);
-        } else if (j == n + 2) {
-            const rssm_view &v = c.inputs.v;
-            prefetch_line((const char *)v.data + ((int64_t)token * v.token_stride + hv * v.head_stride + p.first) * io);
-        }
-    }
-}
-
-/* What differs between the heads of a group: values and gates. */
+/* What differs between the heads of a group, of the same records: values, gates, vector decays. In exact shapes the copies
+   are under way when this returns. `constants` serve records of raw gates. */
 template <class S, bool VECTOR>
 static __device__ __forceinline__ void gather_head(const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot,
                                    const head_place &p, const uint8_t *map, int n, int width, const memory &m) {
     const int64_t rows = g.rows.records;
-    gather_rows<S>(g, constants, slot, p, map, n, false, width, m.value);
-    if constexpr (VECTOR) {
-        gather_rows<S>(g, constants, slot, p, map, n, true, width, m.alpha);
+    const int lanes = p.slice <= 64 ? 16 : 32, lane = threadIdx.x & (lanes - 1), teams = blockDim.x / lanes;
+    for (int j = threadIdx.x / lanes; j < n; j += teams) {
+        copy_row<S>(m.value, j * p.slice, slot.record_v, record_at(g, p.hv, map[j], g.d_v) + p.first, p.rows, g.bf16, lane, lanes);
+    }
+    for (int j = threadIdx.x / 32; VECTOR && j < n; j += blockDim.x / 32) {
+        const int64_t at = record_at(g, p.hv, map[j], g.d_k);
+        if (S::EXACT && !g.raw_records) {
+            copy_row<S>(m.alpha, j * width, slot.record_decay, at, width, 0, threadIdx.x & 31, 32);
+            continue;
+        }
+        for (int column = 4 * (threadIdx.x & 31); column < width; column += STRETCH) {
+            const float4 x = record4<S>(slot.record_decay, at + column, g.d_k - column, g.raw_records && g.bf16);
+            *(float4 *)(m.alpha + j * width + column) = g.raw_records ? decay4(g, constants, p.h, column, x) : x;
+        }
     }
     for (int j = threadIdx.x; j < n; j += blockDim.x) {
         m.beta[j] = slot.record_scalar[(g.channel_beta + p.hv) * rows + map[j]];
@@ -296,7 +272,7 @@ static __device__ __forceinline__ void take_key(const rssm_cuda_step &c, const s
 }
 
 static __device__ __forceinline__ void take_value(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int t,
-                                  float *to) {
+                                  void *to, int at) {
     const rssm_geometry &g = c.geometry;
     const tensor v = {&c.inputs.v, p.hv, g.conv_v + p.hv * g.d_v, g.d_v};
     for (int row = 4 * (threadIdx.x & 31); row < p.rows; row += STRETCH) {
@@ -306,7 +282,7 @@ static __device__ __forceinline__ void take_value(const rssm_cuda_step &c, const
         if (s.records) {
             store4(slot.record_v, record_at(g, p.hv, s.map[t], g.d_v) + p.first + row, p.rows - row, x, g.bf16);
         }
-        store4(to, row, p.rows - row, x, 0);
+        store4(to, (int64_t)at * p.slice + row, p.rows - row, x, g.bf16);
     }
 }
 
@@ -358,20 +334,26 @@ static __device__ __forceinline__ void take_keys(const rssm_cuda_step &c, const 
     }
 }
 
-/* Values and gates of the tokens for one head; the last warps come first, as the first ones have the keys. */
-static __device__ __forceinline__ void take_head(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
-                                 const memory &m) {
+/* Values, gates and vector decays of the tokens for a block's heads; m: of the first. The last warps come first, as the
+   first ones have the keys. */
+static __device__ __forceinline__ void take_heads(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
+                                  int heads, const memory &m) {
     const rssm_geometry &g = c.geometry;
-    const int warps = blockDim.x / 32, per = g.vector_decay ? 3 : 2;
-    for (int i = warps - 1 - (int)threadIdx.x / 32; i < s.n * per; i += warps) {
-        const int t = i / per, what = i - t * per;
-        if (what == 0) {
-            take_value(c, slot, p, s, t, m.value + (at + t) * c.layout.slice);
-        } else if (what == 2) {
-            take_decay(c, slot, p, s, t, m.alpha + (at + t) * c.layout.width);
-        } else if ((threadIdx.x & 31) == 0) {
-            take_gates(c, slot, p, s, t, m.alpha + at + t, m.beta + at + t);
+    const int warps = blockDim.x / 32, rows = heads * s.n, items = rows * (g.vector_decay ? 2 : 1);
+    for (int k = warps - 1 - (int)threadIdx.x / 32; k < items; k += warps) {
+        const int r = k < rows ? k : k - rows, i = r / s.n, t = r - i * s.n;
+        const head_place head = head_at(g, p, i);
+        const memory there = memory_of_head(m, c.layout, i);
+        if (k < rows) {
+            take_value(c, slot, head, s, t, there.value, at + t);
+        } else {
+            take_decay(c, slot, head, s, t, there.alpha + (at + t) * c.layout.width);
         }
+    }
+    for (int r = threadIdx.x; r < rows; r += blockDim.x) {
+        const int i = r / s.n, t = r - i * s.n;
+        const memory there = memory_of_head(m, c.layout, i);
+        take_gates(c, slot, head_at(g, p, i), s, t, there.alpha + at + t, there.beta + at + t);
     }
 }
 

@@ -7,43 +7,47 @@
 #include "cuda/device/tile.cuh"
 
 /* r = q; from the newest record the query sees to the oldest: c = beta (k . r), r = alpha (r - delta c k). Eight lanes for
-   each of n queries, with the columns of a row of the state, so four queries in a warp; query t sees the records
-   first .. newest + t. */
+   each of n queries of each head, with the columns of a row of the state, so four walks in a warp; query t sees the
+   records first .. newest + t. m: of the block's first head. */
 template <class S, bool DELTA, bool VECTOR>
-static __device__ __forceinline__ void walk_vector(const rssm_cuda_layout &l, const memory &m, const tile_place &at, int n, int first, int newest) {
-    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    for (int base = 4 * warp; base < n; base += 4 * warps) {
-        const int t = base + (((int)threadIdx.x & 31) >> 3);
-        const int last = newest + (base + 3 < n ? base + 3 : n - 1); /* newest record that a query of the warp sees */
-        columns<S> r = {};
-        if (t < n) {
-            load_columns<S>(r, at, m.query + t * l.width);
+static __device__ __forceinline__ void walk_vector(const rssm_cuda_layout &l, const memory &m, const tile_place &at, int heads, int n, int first,
+                                   int newest) {
+    const int group = threadIdx.x / 8, groups = blockDim.x / 8, walks = heads * n;
+    for (int base = 0; base < walks; base += groups) {
+        const int i = base + group;
+        if (i - (group & 3) >= walks) {
+            break; /* the whole warp */
         }
-        for (int j = last; j >= first; j--) {
+        const bool used = i < walks;
+        const int head = used ? i / n : 0, t = used ? i - head * n : 0;
+        const memory own = memory_of_head(m, l, head);
+        columns<S> r;
+        load_columns<S>(r, at, own.query + t * l.width);
+        for (int j = newest + n - 1; j >= first; j--) { /* the warp's lanes stay together */
             columns<S> key, decay = {};
-            load_columns<S>(key, at, m.key + j * l.width);
+            load_columns<S>(key, at, own.key + j * l.width);
             if (VECTOR) {
-                load_columns<S>(decay, at, m.alpha + j * l.width);
+                load_columns<S>(decay, at, own.alpha + j * l.width);
             }
-            const float alpha = VECTOR ? 1.0f : m.alpha[j];
-            const float c = __fmul_rn(m.beta[j], group_sum(dot_lane<S>(r.x, key)));
-            if (t >= n || j > newest + t) {
+            const float alpha = VECTOR ? 1.0f : own.alpha[j];
+            const float c = __fmul_rn(own.beta[j], group_sum(dot_lane<S>(r.x, key)));
+            if (!used || j > newest + t) {
                 continue;
             }
             if (at.lane == 0) {
-                m.coefficient[t * l.records + j] = c;
+                own.coefficient[t * l.records + j] = c;
             }
 #pragma unroll
-            for (int i = 0; i < S::BLOCKS; i++) {
+            for (int k = 0; k < S::BLOCKS; k++) {
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    float x = DELTA ? __fmaf_rn(-c, key.x[i][e], r.x[i][e]) : r.x[i][e];
-                    r.x[i][e] = __fmul_rn(VECTOR ? decay.x[i][e] : alpha, x);
+                    float x = DELTA ? __fmaf_rn(-c, key.x[k][e], r.x[k][e]) : r.x[k][e];
+                    r.x[k][e] = __fmul_rn(VECTOR ? decay.x[k][e] : alpha, x);
                 }
             }
         }
-        if (t < n) {
-            store_columns<S>(r, at, m.walked + t * l.width);
+        if (used) {
+            store_columns<S>(r, at, own.walked + t * l.width);
         }
     }
 }
@@ -68,21 +72,18 @@ static __device__ __forceinline__ void gram_products(const rssm_cuda_layout &l, 
     }
 }
 
-/* There only a scalar is walked; every lane of a warp walks the same one. */
-static __device__ __forceinline__ void walk_scalar(const rssm_cuda_layout &l, const memory &m, int n, int first, int newest) {
-    const int lane = threadIdx.x & 31;
-    for (int t = threadIdx.x / 32; t < n; t += blockDim.x / 32) {
+/* There only a scalar is walked, by one thread for each head and query. What the query meets at the checkpoint is the
+   product of the decays times itself: S r = product (S q). */
+static __device__ __forceinline__ void walk_scalar(const rssm_cuda_layout &l, const memory &m, int heads, int n, int first, int newest) {
+    for (int i = threadIdx.x; i < heads * n; i += blockDim.x) {
+        const int head = i / n, t = i - head * n;
+        const memory own = memory_of_head(m, l, head);
         float product = 1.0f;
         for (int j = newest + t; j >= first; j--) {
-            const float c = __fmul_rn(m.beta[j], __fmul_rn(product, m.gram[t * l.records + j]));
-            if (lane == 0) {
-                m.coefficient[t * l.records + j] = c;
-            }
-            product = __fmul_rn(product, m.alpha[j]);
+            own.coefficient[t * l.records + j] = __fmul_rn(own.beta[j], __fmul_rn(product, own.gram[t * l.records + j]));
+            product = __fmul_rn(product, own.alpha[j]);
         }
-        for (int column = lane; column < l.width; column += 32) {
-            m.walked[t * l.width + column] = __fmul_rn(product, m.query[t * l.width + column]);
-        }
+        own.product[t] = product;
     }
 }
 
