@@ -2,7 +2,12 @@
 /* Model steps on the device: scratch, and what the launches of begin and of a layer are given. */
 #include "cuda/cuda_host.h"
 
-enum { MOST_HEADS = 4, LEAST_BLOCKS = 1600 }; /* twice what an H200 runs at once */
+enum {
+    MOST_HEADS = 8,
+    LEAST_BLOCKS = 1600, /* three times what an H200 runs at once */
+    LEAST_THREADS = 384, /* on a multiprocessor */
+    STATIC_BYTES = 1400  /* of a block besides its working memory */
+};
 
 /* ---- Working memory ----------------------------------------------------------------------------------- */
 
@@ -45,29 +50,46 @@ bool rssm_cuda_spills(const rssm_cache *cache, const rssm_cuda_layout *layout) {
     return layout->total * (int64_t)sizeof(float) > rssm_cuda_of(cache)->shared_bytes;
 }
 
-/* Heads that a block of a decode takes: as many of a key head's as leave blocks enough to fill a device. */
-static int32_t heads_of_block(const rssm_geometry *g, int32_t rows) {
-    int32_t heads = 1;
+/* Blocks of a decode that a multiprocessor's shared memory holds at once. */
+static int32_t resident(const rssm_cache *cache, const rssm_cuda_layout *l) {
+    const int32_t own = l->total * (int32_t)sizeof(float) + STATIC_BYTES;
+    return (rssm_cuda_of(cache)->shared_bytes + STATIC_BYTES) / own;
+}
+
+/* Heads that a block of a decode takes, and its layout: as many of a key head's as leave blocks enough to fill the device,
+   and room for enough of them at once on a multiprocessor. Threads: small blocks, except where many tokens need so much
+   memory that large ones are what fills it. */
+static void shape_decode(const rssm_cache *cache, rssm_cuda_step *step) {
+    const rssm_geometry *g = &cache->geometry;
+    const int32_t tokens = g->step_tokens;
+    step->threads = tokens > 2 ? 256 : 128;
+    step->heads = 1;
+    step->layout = rssm_cuda_layout_of(g, g->rows.records, tokens, g->d_v, step->threads, 1);
     for (int32_t n = 2; n <= MOST_HEADS && n <= g->ratio; n++) {
-        if (g->ratio % n == 0 && (int64_t)rows * g->value_heads / n >= LEAST_BLOCKS) {
-            heads = n;
+        rssm_cuda_layout l = rssm_cuda_layout_of(g, g->rows.records, tokens, g->d_v, step->threads, n);
+        const bool fills = (int64_t)step->batch.rows * g->value_heads / n >= LEAST_BLOCKS;
+        if (g->ratio % n == 0 && fills && resident(cache, &l) * step->threads >= LEAST_THREADS) {
+            step->heads = n;
+            step->layout = l;
         }
     }
-    return heads;
 }
 
 /* A step's working memory and slices. A prompt runs as a scan. */
 static void shape_step(const rssm_cache *cache, bool prefill, rssm_cuda_step *step) {
     const rssm_geometry *g = &cache->geometry;
-    int32_t slice = prefill ? rssm_cuda_scan_slice(g, false) : g->d_v;
-    const int32_t tokens = prefill ? RSSM_CUDA_SCAN_TOKENS : g->step_tokens;
-    const int32_t records = prefill && g->rows.records < tokens ? tokens : g->rows.records;
-    step->heads = prefill ? 1 : heads_of_block(g, step->batch.rows);
-    step->threads = g->step_tokens > 2 ? 256 : 128;
-    step->layout = rssm_cuda_layout_of(g, records, tokens, slice, prefill ? 0 : step->threads, step->heads);
-    if (prefill && rssm_cuda_spills(cache, &step->layout)) {
-        slice = rssm_cuda_scan_slice(g, true);
+    int32_t slice = g->d_v;
+    if (!prefill) {
+        shape_decode(cache, step);
+    } else {
+        const int32_t tokens = RSSM_CUDA_SCAN_TOKENS, records = g->rows.records > tokens ? g->rows.records : tokens;
+        slice = rssm_cuda_scan_slice(g, false);
+        step->heads = 1;
         step->layout = rssm_cuda_layout_of(g, records, tokens, slice, 0, 1);
+        if (rssm_cuda_spills(cache, &step->layout)) {
+            slice = rssm_cuda_scan_slice(g, true);
+            step->layout = rssm_cuda_layout_of(g, records, tokens, slice, 0, 1);
+        }
     }
     step->slices = (g->d_v + slice - 1) / slice;
 }

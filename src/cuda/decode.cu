@@ -134,7 +134,7 @@ static __device__ __forceinline__ void decode_block(const rssm_cuda_step &c) {
         }
         return;
     }
-    const memory m = memory_at(c.memory != nullptr ? spilled(c.memory, c.layout.total) : (float *)shared, c.layout);
+    const memory m = memory_at(memory_base<S>(c.memory, c.layout.total, shared), c.layout);
     const int64_t head = (int64_t)c.geometry.d_v * c.geometry.d_k;
     stream<S, THREADS> states = {place_of<THREADS>(c.geometry.d_k, p.rows),
                                 slot.checkpoint + p.hv * head + p.first * c.geometry.d_k,

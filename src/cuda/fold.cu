@@ -43,7 +43,7 @@ static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ r
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
     const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, 1);
-    const memory m = memory_at(c.memory != nullptr ? spilled(c.memory, c.layout.total) : (float *)shared, c.layout);
+    const memory m = memory_at(memory_base<S>(c.memory, c.layout.total, shared), c.layout);
     for (int64_t job = p.row; job < c.count; job += gridDim.y) {
         __syncthreads();
         if (c.positions[job] >= 0) {

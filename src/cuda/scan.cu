@@ -63,8 +63,7 @@ static __global__ void __launch_bounds__(THREADS, 2) scan(const __grid_constant_
     }
     load_maps(maps, slot.cursor, c.geometry.rows);
     count_block(c, row, slot, row.fold + row.tokens); /* a barrier, for the maps too */
-    float *base = c.memory != nullptr ? spilled(c.memory, c.layout.total) : (float *)shared;
-    scan_head<S, DELTA, VECTOR>(c, row, slot, p, maps, memory_at(base, c.layout));
+    scan_head<S, DELTA, VECTOR>(c, row, slot, p, maps, memory_at(memory_base<S>(c.memory, c.layout.total, shared), c.layout));
 }
 
 /* ---- A prompt's convolution rows ---------------------------------------------------------------------- */

@@ -41,6 +41,15 @@ static __device__ __forceinline__ void load_maps(slot_maps &maps, const rssm_cur
     }
 }
 
+/* Where a block's working memory begins: exact shapes know that it is shared, and so does the compiler. */
+template <class S> static __device__ __forceinline__ float *memory_base(float *spill, int floats, float4 *shared) {
+    if constexpr (S::EXACT) {
+        return (float *)shared;
+    } else {
+        return spill != nullptr ? spilled(spill, floats) : (float *)shared;
+    }
+}
+
 /* Shapes: blocks of columns, and how many rows a thread holds at a time. */
 typedef tile_shape<4, 2, true> stream_128; /* decode */
 typedef tile_shape<2, 4, true> stream_64;
