@@ -88,12 +88,15 @@ static void print_outcome(const spec_run *run, const rse_engine_info *info, int3
            o->rate / plain, o->tokens_per_round, (long long)bytes);
     fflush(stdout);
     if (run->env.json != NULL) {
-        fprintf(run->env.json,
-                "{\"id\": \"spec_model_%s_%s_%s_B%d\", \"operation\": \"spec_model\", \"shape\": \"%s, %s\"",
-                info->model_type, names[kind], methods[info->method], (int)batch, names[kind],
-                methods[info->method]);
-        fprintf(run->env.json, ", \"io\": \"%s\", \"batch\": %d, \"drafts\": %d, \"tokens_per_second\": %.5g",
-                rssm_dtype_name(info->io_dtype), (int)batch, (int)run->args.drafts, o->rate);
+        fprintf(
+            run->env.json,
+            "{\"id\": \"spec_model_%s_%s_%s_t%g_B%d\", \"operation\": \"spec_model\", \"shape\": \"%s, %s\"",
+            info->model_type, names[kind], methods[info->method], run->args.temperature, (int)batch,
+            names[kind], methods[info->method]);
+        fprintf(
+            run->env.json,
+            ", \"io\": \"%s\", \"batch\": %d, \"drafts\": %d, \"temperature\": %g, \"tokens_per_second\": %.5g",
+            rssm_dtype_name(info->io_dtype), (int)batch, (int)run->args.drafts, run->args.temperature, o->rate);
         fprintf(run->env.json, ", \"gain\": %.4g, \"tokens_per_round\": %.4g, \"bytes\": %lld, ",
                 o->rate / plain, o->tokens_per_round, (long long)bytes);
         bench_json_machine(run->env.json, run->env.threads);

@@ -47,11 +47,24 @@ typedef void (*rse_probe_fn)(void *user, int32_t layer, int64_t tokens, int64_t 
  * the usual way to draft, and the baseline of replay. Chains only, no session files, no check. */
 enum { RSE_METHOD_SNAPSHOT = 3 };
 
+/* Formats of the recurrent states; zeros: fp32, no read copy. The fields are those of rssm_cache_desc. */
+typedef struct rse_state_options {
+    int32_t checkpoint_dtype;
+    int32_t checkpoint_rounding;
+    int32_t read_copy_dtype;
+    /* nvfp4: the options of rssm_cache_desc as they stand here, not the default scheme of the model's layers (Mamba-2:
+       blocks of 32 and a rank-1 part, 4.44 to 4.56 bits per element; else the plain format) */
+    bool read_custom;
+    int32_t read_block_axis, read_block, read_scale_search, read_rank;
+    uint64_t seed; /* of stochastic rounding */
+} rse_state_options;
+
 /* Zero in a field means its default. */
 typedef struct rse_engine_options {
     int32_t threads;  /* 0: the cores this process may use */
     int32_t io_dtype; /* RSSM_DTYPE_F32 (default) or RSSM_DTYPE_BF16: activations, records, keys and values */
     int32_t method;   /* RSSM_METHOD_* or RSE_METHOD_SNAPSHOT; replay by default */
+    rse_state_options state; /* other formats than fp32 are for replay, which auto then is, and conventional decoding */
     int32_t window;   /* 1 .. RSSM_WINDOW_MAX; 0: 16 */
     int32_t step_tokens;  /* most tokens of a row that is not a prompt, 1 .. RSSM_STEP_TOKENS_MAX; 0: 1 */
     int32_t reach;        /* committed tokens that rse_session_rollback() may go back in any case */
@@ -84,11 +97,15 @@ typedef struct rse_engine_info {
     int32_t vocab;
     int32_t hidden;
     int32_t layers;
-    int32_t layers_recurrent; /* GDN or Mamba-2 */
+    int32_t layers_recurrent; /* GDN, Mamba-2 or KDA */
     int32_t layers_attention;
-    int32_t layers_mlp; /* separate ones; in families where every layer ends with an MLP: that number */
+    int32_t layers_mlp; /* or mixtures of experts: separate layers, or what layers end with */
     int32_t mtp_blocks; /* loaded, 0 if the checkpoint has none */
     int64_t max_positions;
+    float temperature; /* what the model's maker recommends for sampling; negative: nothing */
+    float top_p;
+    float min_p;
+    int32_t top_k;
     int64_t parameters;     /* without MTP */
     int64_t parameters_mtp; /* what the MTP blocks add */
     int32_t threads;
@@ -101,7 +118,9 @@ typedef struct rse_engine_info {
     uint64_t fingerprint; /* tells models apart: configuration, names, shapes and a sample of the weights */
     /* The memory plan, bytes. */
     int64_t weight_bytes;     /* mapped from the files, and converted copies */
+    rse_state_options state;
     int64_t checkpoint_bytes; /* per sequence, over all layers */
+    int64_t copy_bytes;       /* per sequence: read copies */
     int64_t buffer_bytes;     /* per sequence: records */
     int64_t conv_bytes;       /* per sequence: convolution rows */
     int64_t cursor_bytes;     /* per sequence */
@@ -111,7 +130,8 @@ typedef struct rse_engine_info {
 } rse_engine_info;
 void rse_engine_describe(const rse_engine *engine, rse_engine_info *info);
 
-/* "gdn", "mamba2", "attention", "mlp", or "gdn+mlp" where a layer has both; NULL beyond the last layer. */
+/* "gdn", "mamba2", "kda", "attention", "mla", "mlp", "moe", or "gdn+moe" where a layer has both; NULL beyond
+ * the last layer. */
 const char *rse_engine_layer(const rse_engine *engine, int32_t layer);
 
 bool rse_engine_is_end(const rse_engine *engine, int32_t token); /* an end token of the model */

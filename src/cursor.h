@@ -100,6 +100,20 @@ RSSM_SHARED void rssm_map_rotate(uint8_t *map, int32_t n, int32_t k) {
     memcpy(map + n - k, moved, (size_t)k);
 }
 
+/* The first boundary after n. A narrow checkpoint is rounded at each one that it passes, so that what it holds at a
+   boundary does not depend on how many tokens the steps before committed. */
+RSSM_SHARED int64_t rssm_next_boundary(int64_t n, uint64_t id, int32_t window) {
+    return rssm_boundary(n, id, window) + window;
+}
+/* How often a checkpoint is rounded on its way. */
+RSSM_SHARED int32_t rssm_boundaries(int64_t from, int64_t to, uint64_t id, int32_t window) {
+    int32_t count = 0;
+    for (int64_t at = from; at < to; at = rssm_next_boundary(at, id, window)) {
+        count++;
+    }
+    return count;
+}
+
 /* A ready slot at a position, with no history and w - 1 convolution rows in rows 0..w-2. */
 RSSM_SHARED void rssm_cursor_start(rssm_cursor *cursor, const rssm_rows *rows, uint64_t id, int64_t position) {
     memset(cursor, 0, sizeof *cursor);

@@ -14,10 +14,12 @@
 #ifdef __CUDACC__
 #define RSSM_SHARED static __host__ __device__ __forceinline__
 #define RSSM_ATOMIC_U32 uint32_t
+#define RSSM_ATOMIC_I64 int64_t
 #else
 #include <stdatomic.h>
 #define RSSM_SHARED static inline
 #define RSSM_ATOMIC_U32 _Atomic uint32_t
+#define RSSM_ATOMIC_I64 _Atomic int64_t
 #endif
 
 /* What the code believes. A kernel checks nothing: a trap there would take the caller's context with it. */

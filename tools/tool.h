@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "engine.h"
+#include "math/sampler.h"
 #include "options.h"
 #include "sched/sched.h"
 #include "text/tokenizer.h"
@@ -18,6 +19,7 @@ enum { EXIT_USAGE = 2 }; /* beside EXIT_SUCCESS and EXIT_FAILURE */
 /* argv[0] is the subcommand. They return the exit code. */
 int command_run(int argc, char **argv);
 int command_eval(int argc, char **argv);
+int eval_kl(int argc, char **argv); /* eval.c calls it */
 int command_inspect(int argc, char **argv);
 int rse_bench_main(int argc, char **argv); /* bench/ */
 
@@ -55,6 +57,13 @@ void speculation_close(speculation *drafts);
 /* Appends the ids of settings' prompt, file or ids to ids. *given: whether there was any of them; more than
  * one, an empty text and an id outside the vocabulary are RSE_ERROR_USAGE. */
 rse_status read_input(const workspace *work, const settings *set, rse_ids *ids, bool *given, rse_error *err);
+
+/* How to sample: as the command line says, where it is silent as the model's maker recommends, and otherwise by
+ * the defaults of the options. */
+rse_sampling sampling_of(const settings *set, const rse_engine_info *info, uint64_t seed);
+
+/* run --chat: lines from stdin, answers to stdout, until the end of the input. */
+rse_status chat(const settings *set, workspace *work, rse_error *err);
 
 /* A bar on stderr, on terminals only and not for work that is done at once. Zeroed: not begun. */
 typedef struct progress {

@@ -114,6 +114,11 @@ static rssm_status open_memory(rssm_cache *cache, rssm_cuda_state *state) {
 }
 
 static rssm_status cache_open(rssm_cache *cache) {
+    if (cache->desc.checkpoint_dtype != RSSM_DTYPE_F32 || cache->desc.read_copy_dtype != RSSM_DTYPE_DEFAULT) {
+        return rssm_fail(cache->context, RSSM_ERROR_UNSUPPORTED,
+                         "checkpoint_dtype is %s and read_copy_dtype is %s; built for CUDA are f32 and none",
+                         rssm_dtype_name(cache->desc.checkpoint_dtype), rssm_dtype_name(cache->desc.read_copy_dtype));
+    }
     rssm_cuda_state *state = calloc(1, sizeof *state);
     rssm_cuda_scope scope;
     if (state != NULL) {

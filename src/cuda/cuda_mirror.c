@@ -121,7 +121,7 @@ static int run_fold(rssm_cache *cache, const rssm_fold *fold, const piece *piece
         call.memory = (float *)(void *)(block + bytes) - (int64_t)g->value_heads * call.layout.total;
     }
     error = error == 0 ? rssm_launch_fold(&call, NULL) : error;
-    error = error == 0 ? (int)cudaMemcpy(fold->checkpoint, block + pieces[1].at, state_bytes, cudaMemcpyDefault) : error;
+    error = error == 0 ? (int)cudaMemcpy(fold->state->checkpoint, block + pieces[1].at, state_bytes, cudaMemcpyDefault) : error;
     (void)cudaFree(block);
     return error;
 }
@@ -134,7 +134,7 @@ rssm_status rssm_cuda_fold_host(rssm_cache *cache, const rssm_fold *fold) {
     head.layer.checkpoint = rssm_cursor_base(row->cursor) + row->first;
     piece pieces[] = {
         {RSSM_PART_CURSOR, &head, sizeof head, 0},
-        {RSSM_PART_CHECKPOINT, fold->checkpoint, (int64_t)g->value_heads * g->d_v * g->d_k * 4, 0},
+        {RSSM_PART_CHECKPOINT, fold->state->checkpoint, (int64_t)g->value_heads * g->d_v * g->d_k * 4, 0},
         {RSSM_PART_RECORD_K, row->record_k, g->key_heads * n * g->d_k * io, 0},
         {RSSM_PART_RECORD_V, row->record_v, g->value_heads * n * g->d_v * io, 0},
         {RSSM_PART_RECORD_SCALAR, row->record_scalar, g->channels * n * 4, 0},

@@ -411,11 +411,52 @@ static void rule_case(void *arg) {
     }
 }
 
+/* What drafting costs in memory: a sequence and layer with T_max 4, window 16 and bf16 inputs, over the fp32
+   state and the w - 1 convolution rows of the conventional method. */
+static void memory_case(void *arg) {
+    static const struct {
+        rssm_layer_spec spec;
+        double most;
+    } shapes[] = {
+        {{.kind = RSSM_MAMBA2, .key_heads = 8, .value_heads = 96, .d_k = 128, .d_v = 80}, 1.15},
+        {{.kind = RSSM_MAMBA2, .key_heads = 8, .value_heads = 128, .d_k = 128, .d_v = 64}, 1.15},
+        {{.kind = RSSM_GDN, .key_heads = 16, .value_heads = 32, .d_k = 128, .d_v = 128}, 1.2},
+        {{.kind = RSSM_GDN, .key_heads = 16, .value_heads = 64, .d_k = 128, .d_v = 128}, 1.2},
+        {{.kind = RSSM_KDA, .key_heads = 32, .value_heads = 32, .d_k = 128, .d_v = 128}, 1.35},
+        {{.kind = RSSM_KDA, .key_heads = 12, .value_heads = 12, .d_k = 128, .d_v = 128}, 1.35},
+    };
+    (void)arg;
+    rssm_context *context = NULL;
+    CHK(rssm_context_create(NULL, &context) == RSSM_OK);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        rssm_layer_spec spec = shapes[i].spec;
+        spec.conv_width = 4;
+        rssm_cache_desc desc = {.spec = &spec, .layers = 1, .slots = 1, .window = 16, .step_tokens = 4};
+        desc.io_dtype = RSSM_DTYPE_BF16;
+        desc.record_gate = spec.kind == RSSM_KDA ? RSSM_RECORD_RAW_GATE : RSSM_RECORD_DECAY;
+        rssm_cache *cache = NULL;
+        if (rssm_cache_create(context, &desc, &cache) != RSSM_OK) {
+            chk_abandon("create: %s", rssm_context_message(context));
+        }
+        int64_t values = (int64_t)spec.value_heads * spec.d_v;
+        int64_t channels = 2 * (int64_t)spec.key_heads * spec.d_k + values;
+        double ratio =
+            (double)rssm_cache_slot_bytes(cache) / (double)(4 * values * spec.d_k + 3 * 2 * channels);
+        if (!(ratio > 1.0 && ratio <= shapes[i].most)) {
+            chk_fail("shape %zu takes %.3f times the conventional state; %.2f is the most", i, ratio,
+                     shapes[i].most);
+        }
+        rssm_cache_destroy(cache);
+    }
+    rssm_context_destroy(context);
+}
+
 int main(int argc, char **argv) {
     static int32_t windows[RSSM_WINDOW_MAX];
     static char names[RSSM_WINDOW_MAX][32];
     chk_start(argc, argv);
     chk_case("rule", rule_case, NULL);
+    chk_case("memory", memory_case, NULL);
     for (int32_t i = 0; i < RSSM_WINDOW_MAX; i++) {
         windows[i] = i + 1;
         snprintf(names[i], sizeof names[i], "window_%d", i + 1);
