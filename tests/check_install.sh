@@ -46,7 +46,7 @@ export PKG_CONFIG_PATH="$libdir/pkgconfig"
 "$work/shared"
 # shellcheck disable=SC2046
 "$cc" -std=c11 "$source/tests/install/consumer/consumer.c" $(pkg-config --cflags replayssm) "$libdir/libreplayssm.a" \
-    $(pkg-config --static --libs-only-l replayssm | sed 's/-lreplayssm//') -o "$work/static"
+    $(pkg-config --static --libs replayssm | sed 's/-lreplayssm//') -o "$work/static"
 env -u LD_LIBRARY_PATH "$work/static"
 [ "$(pkg-config --modversion replayssm)" = "$("$prefix/bin/replayssm" --version | sed 's/replayssm //')" ]
 

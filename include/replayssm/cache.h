@@ -393,6 +393,18 @@ typedef struct rssm_slot_info {
 /** Reads a slot's cursor. */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_slot(const rssm_cache *cache, int32_t slot, rssm_slot_info *info);
 
+/** Bits of rssm_cache_info.error: what was wrong with values in device memory, where no call can refuse them. The rows
+ *  concerned became padding, the slots stayed as they were. */
+enum {
+    RSSM_FAULT_SLOT = 1,      /**< out of range, never started, or failed before */
+    RSSM_FAULT_TWICE = 2,     /**< a slot named twice in a call; one of the two rows was taken */
+    RSSM_FAULT_TOKENS = 4,    /**< offsets fall, or a row has more tokens than T_max or than the batch may have */
+    RSSM_FAULT_ACCEPTED = 8,  /**< a count outside the step */
+    RSSM_FAULT_STEP = 16,     /**< a layer call for a row that begin did not open, or that the layer has run already */
+    RSSM_FAULT_FAILED = 32,   /**< a slot failed: a layer did not run a step that was committed */
+    RSSM_FAULT_POSITION = 64  /**< a position out of reach */
+};
+
 /** Counters since creation, over all layers. */
 typedef struct rssm_cache_info {
     uint64_t struct_size;

@@ -74,7 +74,7 @@ typedef struct rssm_state {
     /* the sequence, and the position that a fold or a scan brings the state to */
     uint64_t id;
     int64_t position;
-    _Atomic int64_t *overflows; /* counts finite elements that became infinite */
+    RSSM_ATOMIC_I64 *overflows; /* counts finite elements that became infinite */
 } rssm_state;
 
 /* A layer spec with its defaults filled in and its derived sizes worked out. */

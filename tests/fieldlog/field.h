@@ -11,6 +11,7 @@
 #define RSSM_TESTS_FIELD_H
 
 #include "fieldlog/ref64.h"
+#include "gpu/on_device.h"
 #include "harness/cachebox.h"
 
 /* The shapes of the log: unequal key and value widths, more heads than groups. */

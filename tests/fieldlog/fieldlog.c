@@ -29,7 +29,13 @@ int main(int argc, char **argv) {
     chk_start(argc, argv);
     const int32_t count = cb_isas(&isas);
     for (size_t g = 0; g < sizeof groups / sizeof groups[0]; g++) {
+        if (CB_DEVICE && (groups[g] == fl_hostile || groups[g] == fl_hostile_calls)) {
+            continue; /* refusals of the host; the device's are in gpu/ */
+        }
         for (const fl_test *t = groups[g]; t->name != NULL; t++) {
+            if (CB_DEVICE && strstr(t->name, "tree") != NULL) {
+                continue; /* none on a device */
+            }
             for (int32_t i = 0; i < count; i++) {
                 run *r = &runs[used++];
                 r->test = t;
