@@ -29,7 +29,12 @@ static char *bundled_model(const char *name) {
     path[length > 0 ? length : 0] = '\0';
     char *slash = strrchr(path, '/');
     strcpy(slash != NULL ? slash : path, from_bin);
-    return rse_path_join(path, name);
+    char *found = rse_path_join(path, name), *resolved = found != NULL ? realpath(found, NULL) : NULL;
+    if (resolved != NULL) { /* without the way up from the command and down again */
+        free(found);
+        found = resolved;
+    }
+    return found;
 }
 
 char *workspace_find(const char *name) {
