@@ -83,9 +83,11 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
 
 /* The cheapest nvfp4 scheme that measurably pays on a layer kind without a calibration; docs/quality.md. */
 static void default_scheme(const rssm_layer_spec *spec, rssm_cache_desc *desc) {
+    desc->read_rank = 1;
     if (spec->kind == RSSM_MAMBA2) {
         desc->read_block = 32;
-        desc->read_rank = 1;
+    } else {
+        desc->read_block_axis = RSSM_BLOCK_VALUES;
     }
 }
 

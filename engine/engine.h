@@ -52,8 +52,9 @@ typedef struct rse_state_options {
     int32_t checkpoint_dtype;
     int32_t checkpoint_rounding;
     int32_t read_copy_dtype;
-    /* nvfp4: the options of rssm_cache_desc as they stand here, not the default scheme of the model's layers (Mamba-2:
-       blocks of 32 and a rank-1 part, 4.44 to 4.56 bits per element; else the plain format) */
+    /* nvfp4: the options of rssm_cache_desc as they stand here, not the default scheme of the model's layers: a rank-1
+       part and blocks of 32 along d_k (Mamba-2, 4.44 bits per element at 64 x 128) or of 16 along d_v (the delta rule,
+       4.63 bits at 128 x 128) */
     bool read_custom;
     int32_t read_block_axis, read_block, read_scale_search, read_rank;
     uint64_t seed; /* of stochastic rounding */

@@ -53,7 +53,8 @@ void rssm_copy_desc(void *to, size_t size, const void *from) {
     memcpy(to, from, given == 0 || given > size ? size : (size_t)given);
 }
 
-static rssm_status create_failed(rssm_status status, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static rssm_status create_failed(rssm_status status, const char *format,
+                                                                       ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(create_message, sizeof create_message, format, args);

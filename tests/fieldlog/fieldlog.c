@@ -21,7 +21,7 @@ static void run_test(void *arg) {
 
 int main(int argc, char **argv) {
     static const fl_test *const groups[] = {fl_group_a,       fl_group_a2,     fl_group_b, fl_group_c,
-                                            fl_group_c2,      fl_group_d,      fl_drift,   fl_hostile,
+                                            fl_group_c2,      fl_group_d,      fl_group_e, fl_drift,   fl_hostile,
                                             fl_hostile_calls, fl_hostile_files};
     static run runs[512];
     int32_t used = 0;
