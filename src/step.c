@@ -222,9 +222,15 @@ static const struct {
     {RSSM_MAMBA2, 80, 1},
 };
 
+/* On a CUDA device what counts is how many heads there are to hide a walk behind; the same page has the figures. */
+enum { DEVICE_LONG_WINDOW_HEADS = 2048 };
+
 int32_t rssm_effective_window(const rssm_cache *cache, int32_t rows) {
     if (cache->desc.method != RSSM_METHOD_AUTO) {
         return conventional(cache) ? 1 : cache->desc.window;
+    }
+    if (cache->context->ops != NULL) {
+        return (int64_t)rows * cache->geometry.value_heads >= DEVICE_LONG_WINDOW_HEADS ? cache->desc.window : 1;
     }
     for (size_t i = 0; i < sizeof long_windows / sizeof *long_windows; i++) {
         if (cache->geometry.kind == long_windows[i].kind && cache->geometry.d_v >= long_windows[i].least_d_v &&

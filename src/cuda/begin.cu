@@ -32,15 +32,20 @@ static __device__ void begin_row(const rssm_cuda_begin &call, int row, unsigned 
     const int accepted = call.accepted != nullptr ? call.accepted[row] : 0;
     const bool counted = call.accepted != nullptr && cursor->step != RSSM_STEP_NONE;
     const rssm_progress p = warp_progress(c, slot, cursor->serial);
+    unsigned long long why = 0;
     if (cursor->state != RSSM_CURSOR_READY) {
-        refuse(c, home, RSSM_FAULT_SLOT);
+        why = RSSM_FAULT_SLOT;
     } else if (!within || (!prefill && tokens > call.step_tokens)) {
-        refuse(c, home, RSSM_FAULT_TOKENS);
+        why = RSSM_FAULT_TOKENS;
     } else if (counted && (accepted < rssm_step_least(cursor) || accepted > cursor->pending)) {
-        refuse(c, home, RSSM_FAULT_ACCEPTED);
+        why = RSSM_FAULT_ACCEPTED;
     } else if (!rssm_step_in_order(cursor, &p, accepted)) {
-        refuse(c, home, RSSM_FAULT_FAILED);
-        if (lane_of() == 0) {
+        why = RSSM_FAULT_FAILED;
+    }
+    __syncwarp(); /* every lane has read the cursor that one of them changes now */
+    if (why != 0) {
+        refuse(c, home, why);
+        if (lane_of() == 0 && why == RSSM_FAULT_FAILED) {
             home->state = RSSM_CURSOR_FAILED;
             atomicAdd(&c.words->failed_slots, 1ull);
         }

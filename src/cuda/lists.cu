@@ -23,6 +23,7 @@ static __device__ bool settled(const rssm_cuda_list &l, int64_t slot, rssm_curso
         fine = cursor->state == RSSM_CURSOR_READY && rssm_step_settle(cursor, &l.cache.rows, p);
     }
     fine = __shfl_sync(0xffffffffu, fine, 0);
+    __syncwarp();
     if (!fine) {
         fault(l.cache.words, cursor->state == RSSM_CURSOR_READY ? RSSM_FAULT_STEP : RSSM_FAULT_SLOT);
     }
@@ -110,6 +111,7 @@ static __device__ int64_t roll_back(const rssm_cuda_list &l, int64_t i, unsigned
         return -1;
     }
     const int64_t position = asked_position(l, i, cursor, rssm_step_oldest(cursor, &l.cache.rows, p.most));
+    __syncwarp(); /* every lane has read the cursor that one of them changes now */
     if (lane_of() == 0 && position >= 0) {
         rssm_cursor_rollback(cursor, position);
     }
