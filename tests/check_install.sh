@@ -54,6 +54,6 @@ say command
 cd "$work"
 env -u LD_LIBRARY_PATH "$prefix/bin/replayssm" run -p 'It was a dark night' -n 8 --temp 0 --verbose >out 2>err ||
     { cat out err; exit 1; }
-grep -q "$prefix/bin/share/replayssm/models/tiny-gdn" err || { echo "not the installed model:"; cat err; exit 1; }
+grep -q "$prefix/share/replayssm/models/tiny-gdn" err || { echo "not the installed model:"; cat err; exit 1; }
 grep -q 'It was a dark night' out || [ -s out ] || { echo "no text"; exit 1; }
 echo "installed and used"
