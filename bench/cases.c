@@ -9,6 +9,9 @@
  *
  *     floor = (1 - f) r + f u + (records read / S) r + (records written / 2S) u
  *
+ * where S is in fp32. Of a narrow checkpoint f stands for f c, c its share of the fp32 bytes, and what is read or
+ * written beyond it, copies and records, counts by its bytes.
+ *
  * and the ceiling of the ratio is the conventional floor, times the tokens kept per replay step, over replay's.
  */
 #include "kernel.h"
@@ -18,9 +21,10 @@
 
 /* ---- Figures ------------------------------------------------------------------------------------------ */
 
-/* The share of the rows that write a checkpoint, and the records' bytes relative to the states'. */
+/* Bytes relative to the fp32 states': of checkpoints that are read and written in place, and of what else is read and
+   written. */
 typedef struct traffic {
-    double flush, record_read, record_written;
+    double update, read, written;
 } traffic;
 
 /* What the probes of a round are, and whose traffic the floor is computed for. */
@@ -33,7 +37,7 @@ typedef struct view {
 
 static double floor_of(const double *round, const view *v, const traffic *t) {
     double r = round[v->read], u = round[v->update];
-    return (1 - t->flush) * r + t->flush * u + t->record_read * r + 0.5 * t->record_written * u;
+    return t->update * u + t->read * r + 0.5 * t->written * u;
 }
 
 static double round_floor(const double *round, const void *user) {
@@ -57,14 +61,15 @@ static double round_ratio_floors(const double *round, const void *user) {
     return v->committed * floor_of(round, v, &v->conventional_traffic) / floor_of(round, v, &v->traffic);
 }
 
-static traffic read_traffic(bench_row *row, const bench_count *count) {
+/* share: of the checkpoint's bytes in those of fp32. */
+static traffic read_traffic(bench_row *row, const bench_count *count, double share) {
     double steps = (double)count->steps, batch = row->problem.batch;
     row->bytes_read = (double)count->bytes_read / steps;
     row->bytes_written = (double)count->bytes_written / steps;
     row->flushes = (double)count->flushes / steps;
-    double flush = row->flushes / batch;
-    return (traffic){flush, row->bytes_read / row->state_bytes - 1,
-                     row->bytes_written / row->state_bytes - flush};
+    double update = row->flushes / batch * share;
+    return (traffic){update, row->bytes_read / row->state_bytes - update,
+                     row->bytes_written / row->state_bytes - update};
 }
 
 static void finish_row(const bench_series *series, view *v, bench_row *row) {
@@ -161,8 +166,10 @@ static rse_status measure(bench_env *env, const bench_problem *p, bool flush, be
     RSE_TRY(bench_env_run(env, err));
     view c = v;
     c.main = c.conventional;
-    v.traffic = read_traffic(&rows[0], &stand->replay.count);
-    c.traffic = read_traffic(&rows[1], &stand->conventional.count);
+    const int32_t format = p->checkpoint;
+    v.traffic = read_traffic(&rows[0], &stand->replay.count,
+                             format <= RSSM_DTYPE_F32 ? 1.0 : format == RSSM_DTYPE_F8 ? 0.25 : 0.5);
+    c.traffic = read_traffic(&rows[1], &stand->conventional.count, 1.0);
     v.conventional_traffic = c.conventional_traffic = c.traffic;
     rows[0].committed = mean_accepted(p);
     finish_row(env->series, &v, &rows[0]);

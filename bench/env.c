@@ -7,6 +7,13 @@
 enum { ISA_AUTO, ISA_SCALAR, ISA_AVX512 };
 static const bench_word isas[] = {
     {"auto", ISA_AUTO}, {"scalar", ISA_SCALAR}, {"avx512", ISA_AVX512}, {NULL, 0}};
+const bench_word bench_checkpoints[] = {
+    {"f32", RSSM_DTYPE_F32}, {"f16", RSSM_DTYPE_F16}, {"bf16", RSSM_DTYPE_BF16}, {"f8", RSSM_DTYPE_F8}, {NULL, 0}};
+const bench_word bench_roundings[] = {
+    {"nearest", RSSM_ROUND_NEAREST}, {"stochastic", RSSM_ROUND_STOCHASTIC}, {NULL, 0}};
+const bench_word bench_copies[] = {{"none", RSSM_DTYPE_DEFAULT}, {"f16", RSSM_DTYPE_F16},   {"bf16", RSSM_DTYPE_BF16},
+                                   {"f8", RSSM_DTYPE_F8},        {"int8", RSSM_DTYPE_INT8}, {"nvfp4", RSSM_DTYPE_NVFP4},
+                                   {NULL, 0}};
 const bench_word bench_formats[] = {{"f32", RSSM_DTYPE_F32}, {"bf16", RSSM_DTYPE_BF16}, {NULL, 0}};
 
 #define AT(field) offsetof(bench_common, field)

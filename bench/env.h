@@ -20,6 +20,7 @@ typedef struct bench_common {
 } bench_common;
 extern const bench_arg bench_common_table[];
 extern const bench_word bench_formats[]; /* f32, bf16 */
+extern const bench_word bench_checkpoints[], bench_roundings[], bench_copies[]; /* formats of the state */
 
 typedef struct bench_env {
     const bench_common *common; /* borrowed */

@@ -124,7 +124,8 @@ static rse_status make_weights(gemv_run *run, const gemv_shape *shape, int32_t d
     p->bytes = (n * element + 4095) / 4096 * 4096;
     p->copies = (int64_t)((run->env.pool_bytes) / p->bytes) + 2;
     RSE_TRY(bench_arena_reserve(&run->weights, p->bytes * (size_t)p->copies, err));
-    p->w = (rse_matrix){run->weights.base, shape->rows, shape->cols, dtype};
+    p->w = (rse_matrix){
+        .data = run->weights.base, .rows = shape->rows, .cols = shape->cols, .dtype = dtype, .factor = 1.0f};
     uint64_t random = 1;
     for (size_t i = 0; i < n; i++) {
         float x = bench_uniform(&random, -1, 1);

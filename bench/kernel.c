@@ -23,6 +23,7 @@ typedef struct kernel_args {
     bench_common common;
     bench_list operations, batches, tokens, prompts, formats, temperatures;
     int64_t window, accept;
+    int32_t checkpoint, rounding, copy;
     double seconds;
     const char *resume;
     bool quick, list;
@@ -39,6 +40,12 @@ static const bench_arg table[] = {
      "tokens kept of each step; 0: uniform over 1..T"},
     {"io", BENCH_ARG_WORDS, AT(formats), "f32,bf16", "f32,bf16", 0, 0, bench_formats,
      "formats of inputs and records"},
+    {"checkpoint", BENCH_ARG_CHOICE, AT(checkpoint), "f32,f16,bf16,f8", "f32", 0, 0, bench_checkpoints,
+     "format of replay's checkpoint; the conventional state is f32"},
+    {"rounding", BENCH_ARG_CHOICE, AT(rounding), "nearest,stochastic", "nearest", 0, 0, bench_roundings,
+     "of a checkpoint narrower than f32"},
+    {"read-copy", BENCH_ARG_CHOICE, AT(copy), "none,f16,bf16,f8,int8,nvfp4", "none", 0, 0, bench_copies,
+     "format of the copy that outputs are read from"},
     {"caches", BENCH_ARG_WORDS, AT(temperatures), "cold,warm", "cold,warm", 0, 0, temperatures,
      "cold: states rotate through a pool; warm: the same states each step"},
     {"window", BENCH_ARG_WHOLE, AT(window), "L", "16", 1, RSSM_WINDOW_MAX, NULL, "tokens from flush to flush"},
@@ -65,7 +72,8 @@ static const bench_args spec = {
         "  MB/step, GB/s    bytes that the method must move, by formula; over the time\n"
         "  floor            share of the speed that the sweeps allow: (1-f) r + f u for states of S bytes,\n"
         "                   r and u the seconds of reading and of updating S, f the share of rows that\n"
-        "                   write a checkpoint; records read cost r/S a byte, records written u/2S\n"
+        "                   write a checkpoint (narrow states: all by their bytes); what else is read costs\n"
+        "                   r/S a byte, what else is written u/2S\n"
         "  copy             the same bytes at the speed of the copy, over the time\n"
         "  ratio            time of the conventional kernel over this one's, per kept token\n"
         "  allow, bytes     ceiling of that ratio: by the two floors; by bytes",
@@ -81,8 +89,10 @@ const char *bench_operation_name(int32_t operation) {
 /* The library's name of the decode kernel, with the operation's in place of "decode". */
 void bench_row_name(const bench_env *env, const bench_problem *p, int32_t operation, char *id, size_t size) {
     const char *isa = (rssm_context_isa(env->context) & RSSM_ISA_AVX512) != 0 ? "avx512" : "scalar";
-    int n = snprintf(id, size, "%s_%s_%s_f32_%s/%s/B%d/T%d", bench_kind_name(p->shape->kind),
-                     bench_operation_name(operation), isa, rssm_dtype_name(p->io), p->shape->name,
+    const bool plain = operation == BENCH_CONVENTIONAL, copy = !plain && p->copy != RSSM_DTYPE_DEFAULT;
+    int n = snprintf(id, size, "%s_%s_%s_%s%s%s_%s/%s/B%d/T%d", bench_kind_name(p->shape->kind),
+                     bench_operation_name(operation), isa, rssm_dtype_name(plain || p->checkpoint == RSSM_DTYPE_DEFAULT ? RSSM_DTYPE_F32 : p->checkpoint),
+                     copy ? "_" : "", copy ? rssm_dtype_name(p->copy) : "", rssm_dtype_name(p->io), p->shape->name,
                      (int)p->batch, (int)p->tokens);
     if (operation == BENCH_DECODE || operation == BENCH_FLUSH) {
         n += snprintf(id + n, size - (size_t)n, "/L%d", (int)p->window);
@@ -198,7 +208,11 @@ static rse_status run_batch(kernel_run *run, bench_problem p, rse_error *err) {
 
 static rse_status run_shape(kernel_run *run, const bench_shape *shape, rse_error *err) {
     const kernel_args *args = &run->args;
-    bench_problem p = {.shape = shape, .window = (int32_t)args->window};
+    bench_problem p = {.shape = shape,
+                       .window = (int32_t)args->window,
+                       .checkpoint = args->checkpoint,
+                       .rounding = args->rounding,
+                       .copy = args->copy};
     for (int32_t i = 0; i < args->formats.count; i++) {
         p.io = args->formats.at[i];
         for (int32_t t = 0; t < args->temperatures.count; t++) {

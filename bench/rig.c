@@ -71,6 +71,11 @@ static rse_status make_cache(bench_rig *rig, const bench_rig_options *options, i
                             .step_tokens = conventional ? 1 : options->step_tokens,
                             .method = options->method,
                             .io_dtype = p->io};
+    if (!conventional) {
+        desc.checkpoint_dtype = p->checkpoint;
+        desc.checkpoint_rounding = p->rounding;
+        desc.read_copy_dtype = p->copy;
+    }
     LIBRARY(rssm_cache_create(rig->context, &desc, &rig->cache));
     rssm_cache_info info = {.struct_size = sizeof info};
     LIBRARY(rssm_cache_status(rig->cache, &info));

@@ -17,6 +17,7 @@
 typedef struct bench_problem {
     const bench_shape *shape;
     int32_t io; /* RSSM_DTYPE_F32 or _BF16 */
+    int32_t checkpoint, rounding, copy; /* formats of replay's state; the conventional one's is f32 */
     int32_t batch;
     int32_t tokens; /* T */
     int32_t window; /* L */

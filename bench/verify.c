@@ -7,8 +7,15 @@
 #include <string.h>
 
 enum { ROWS_MAX = 3 };
-/* Of the largest output; replay sums in another order than the conventional method. */
-static const double tolerance = 2e-5;
+/* Of the largest output; replay sums in another order than the conventional method, and narrow states are rounded. What
+   exactly they must hold is for the tests: here a kernel that does something else altogether is to be found. */
+static double tolerance_of(const bench_problem *p) {
+    static const double of[] = {[RSSM_DTYPE_F16] = 2e-3,  [RSSM_DTYPE_BF16] = 2e-2, [RSSM_DTYPE_F8] = 0.2,
+                                [RSSM_DTYPE_INT8] = 0.05, [RSSM_DTYPE_NVFP4] = 0.5};
+    const double checkpoint = p->checkpoint <= RSSM_DTYPE_F32 ? 2e-5 : of[p->checkpoint];
+    const double copy = p->copy == RSSM_DTYPE_DEFAULT ? 0.0 : of[p->copy];
+    return checkpoint > copy ? checkpoint : copy;
+}
 
 typedef struct check {
     bench_env *env;
@@ -27,6 +34,7 @@ static void compare(check *c, const float *a, const float *b, int64_t n) {
 }
 
 static rse_status judge(const check *c, const char *what, rse_error *err) {
+    const double tolerance = tolerance_of(&c->problem);
     if (c->worst <= tolerance * c->largest && isfinite(c->largest)) {
         return RSE_OK;
     }
@@ -106,7 +114,7 @@ static rse_status compare_states(check *c, const int32_t *accepted, bool exact, 
                           err));
     size_t bytes = bench_shape_state(c->problem.shape);
     c->worst = c->largest = 0;
-    for (int32_t row = 0; row < c->problem.batch; row++) {
+    for (int32_t row = 0; row < c->problem.batch && c->problem.checkpoint <= RSSM_DTYPE_F32; row++) {
         const float *a = state_at(rig, row), *b = state_at(&c->conventional, row);
         if (exact && memcmp(a, b, bytes) != 0) {
             char id[192];

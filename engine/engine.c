@@ -314,6 +314,10 @@ void rse_engine_describe(const rse_engine *engine, rse_engine_info *info) {
         .layers_mlp = model->blocks - model->recurrent - model->attention,
         .mtp_blocks = model->mtp != NULL ? 1 : 0,
         .max_positions = model->config.max_positions,
+        .temperature = model->config.temperature,
+        .top_p = model->config.top_p,
+        .min_p = model->config.min_p,
+        .top_k = model->config.top_k,
         .parameters = model->parameters,
         .parameters_mtp = model->parameters_mtp,
         .threads = rse_pool_threads(engine->pool),
@@ -340,15 +344,16 @@ const char *rse_engine_layer(const rse_engine *engine, int32_t layer) {
     if (layer < 0 || layer >= model->config.layers) {
         return NULL;
     }
-    static const char *const with_mlp[] = {[RSE_LAYER_GDN] = "gdn+mlp",
-                                           [RSE_LAYER_MAMBA2] = "mamba2+mlp",
-                                           [RSE_LAYER_ATTENTION] = "attention+mlp"};
-    int32_t blocks = 0;
-    for (int32_t i = 0; i < model->blocks; i++) {
-        blocks += model->block[i].layer == layer;
-    }
+    static const char *const pairs[][2] = {
+        [RSE_LAYER_GDN] = {"gdn+mlp", "gdn+moe"},
+        [RSE_LAYER_MAMBA2] = {"mamba2+mlp", "mamba2+moe"},
+        [RSE_LAYER_ATTENTION] = {"attention+mlp", "attention+moe"},
+        [RSE_LAYER_KDA] = {"kda+mlp", "kda+moe"},
+        [RSE_LAYER_MLA] = {"mla+mlp", "mla+moe"},
+    };
     int32_t kind = model->config.layer[layer];
-    return blocks > 1 ? with_mlp[kind] : rse_layer_name(kind);
+    int32_t ffn = model->config.ffn[layer];
+    return ffn != 0 ? pairs[kind][ffn == RSE_LAYER_MOE] : rse_layer_name(kind);
 }
 
 bool rse_engine_is_end(const rse_engine *engine, int32_t token) {

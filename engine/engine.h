@@ -84,11 +84,15 @@ typedef struct rse_engine_info {
     int32_t vocab;
     int32_t hidden;
     int32_t layers;
-    int32_t layers_recurrent; /* GDN or Mamba-2 */
+    int32_t layers_recurrent; /* GDN, Mamba-2 or KDA */
     int32_t layers_attention;
-    int32_t layers_mlp; /* separate ones; in families where every layer ends with an MLP: that number */
+    int32_t layers_mlp; /* or mixtures of experts: separate layers, or what layers end with */
     int32_t mtp_blocks; /* loaded, 0 if the checkpoint has none */
     int64_t max_positions;
+    float temperature; /* what the model's maker recommends for sampling; negative: nothing */
+    float top_p;
+    float min_p;
+    int32_t top_k;
     int64_t parameters;     /* without MTP */
     int64_t parameters_mtp; /* what the MTP blocks add */
     int32_t threads;
@@ -111,7 +115,8 @@ typedef struct rse_engine_info {
 } rse_engine_info;
 void rse_engine_describe(const rse_engine *engine, rse_engine_info *info);
 
-/* "gdn", "mamba2", "attention", "mlp", or "gdn+mlp" where a layer has both; NULL beyond the last layer. */
+/* "gdn", "mamba2", "kda", "attention", "mla", "mlp", "moe", or "gdn+moe" where a layer has both; NULL beyond
+ * the last layer. */
 const char *rse_engine_layer(const rse_engine *engine, int32_t layer);
 
 bool rse_engine_is_end(const rse_engine *engine, int32_t token); /* an end token of the model */

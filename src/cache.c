@@ -106,6 +106,25 @@ static rssm_status check_spec(rssm_context *context, rssm_layer_spec *s) {
     return check_out_norm(context, s);
 }
 
+static rssm_status check_copy(rssm_context *context, rssm_cache_desc *d) {
+    const bool nvfp4 = d->read_copy_dtype == RSSM_DTYPE_NVFP4;
+    if (!nvfp4 && (d->read_block_axis | d->read_block | d->read_scale_search | d->read_rank | d->read_diffusion) != 0) {
+        return rssm_fail(context, RSSM_ERROR_ARGUMENT,
+                         "read_copy_dtype is %s with options of nvfp4: read_block_axis %d, read_block %d, read_scale_search "
+                         "%d, read_rank %d, read_diffusion %d; they must be 0",
+                         rssm_dtype_name(d->read_copy_dtype), (int)d->read_block_axis, (int)d->read_block,
+                         (int)d->read_scale_search, (int)d->read_rank, (int)d->read_diffusion);
+    }
+    d->read_block = d->read_block == 0 ? 16 : d->read_block;
+    RSSM_TRY(check_range(context, "read_block_axis", d->read_block_axis, RSSM_BLOCK_KEYS, RSSM_BLOCK_VALUES));
+    if (d->read_block != 16 && (d->read_block != 32 || d->read_block_axis == RSSM_BLOCK_VALUES)) {
+        return rssm_fail(context, RSSM_ERROR_ARGUMENT, "read_block is %d; known are 16, and along d_k 32", (int)d->read_block);
+    }
+    RSSM_TRY(check_range(context, "read_scale_search", d->read_scale_search, 0, 1));
+    RSSM_TRY(check_range(context, "read_rank", d->read_rank, 0, RSSM_READ_RANK_MAX));
+    return check_range(context, "read_diffusion", d->read_diffusion, 0, 1);
+}
+
 static rssm_status check_formats(rssm_context *context, rssm_cache_desc *d) {
     d->io_dtype = d->io_dtype == RSSM_DTYPE_DEFAULT ? RSSM_DTYPE_F32 : d->io_dtype;
     d->checkpoint_dtype = d->checkpoint_dtype == RSSM_DTYPE_DEFAULT ? RSSM_DTYPE_F32 : d->checkpoint_dtype;
@@ -113,16 +132,27 @@ static rssm_status check_formats(rssm_context *context, rssm_cache_desc *d) {
         return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "io_dtype is %d (%s); built are f32 and bf16", (int)d->io_dtype,
                          rssm_dtype_name(d->io_dtype));
     }
-    if (d->checkpoint_dtype != RSSM_DTYPE_F32) {
-        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "checkpoint_dtype is %d (%s); built is f32",
+    if (d->checkpoint_dtype < RSSM_DTYPE_F32 || d->checkpoint_dtype > RSSM_DTYPE_F8) {
+        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "checkpoint_dtype is %d (%s); built are f32, f16, bf16 and f8",
                          (int)d->checkpoint_dtype, rssm_dtype_name(d->checkpoint_dtype));
     }
-    if (d->read_copy_dtype != RSSM_DTYPE_DEFAULT) {
-        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "read_copy_dtype is %d (%s); built is none",
-                         (int)d->read_copy_dtype, rssm_dtype_name(d->read_copy_dtype));
+    if (d->method == RSSM_METHOD_AUTO &&
+        (d->checkpoint_dtype != RSSM_DTYPE_F32 || d->read_copy_dtype != RSSM_DTYPE_DEFAULT)) {
+        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED,
+                         "method is auto with checkpoint_dtype %s and read_copy_dtype %s; auto takes f32 without a copy, "
+                         "since narrow states are written once per window",
+                         rssm_dtype_name(d->checkpoint_dtype), rssm_dtype_name(d->read_copy_dtype));
     }
-    return check_range(context, "checkpoint_rounding of an f32 checkpoint", d->checkpoint_rounding, RSSM_ROUND_NEAREST,
-                       RSSM_ROUND_NEAREST);
+    if (d->read_copy_dtype != RSSM_DTYPE_DEFAULT &&
+        (d->read_copy_dtype < RSSM_DTYPE_F16 || d->read_copy_dtype > RSSM_DTYPE_NVFP4)) {
+        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED,
+                         "read_copy_dtype is %d (%s); built are none, f16, bf16, f8, int8 and nvfp4", (int)d->read_copy_dtype,
+                         rssm_dtype_name(d->read_copy_dtype));
+    }
+    RSSM_TRY(check_copy(context, d));
+    bool narrow = d->checkpoint_dtype != RSSM_DTYPE_F32;
+    return check_range(context, narrow ? "checkpoint_rounding" : "checkpoint_rounding of an f32 checkpoint",
+                       d->checkpoint_rounding, RSSM_ROUND_NEAREST, narrow ? RSSM_ROUND_STOCHASTIC : RSSM_ROUND_NEAREST);
 }
 
 static rssm_status check_desc(rssm_context *context, rssm_cache_desc *d, const rssm_layer_spec *s) {
@@ -179,6 +209,17 @@ static rssm_geometry make_geometry(const rssm_cache_desc *d, const rssm_layer_sp
         .out_eps = s->out_norm_eps,
         .bf16 = d->io_dtype == RSSM_DTYPE_BF16,
         .step_tokens = d->step_tokens,
+        .window = d->window,
+        .first_value_head = s->first_value_head,
+        .formats = {.checkpoint = d->checkpoint_dtype,
+                    .stochastic = d->checkpoint_rounding == RSSM_ROUND_STOCHASTIC,
+                    .seed = d->seed,
+                    .copy = d->read_copy_dtype,
+                    .block = d->read_block,
+                    .block_values = d->read_block_axis == RSSM_BLOCK_VALUES,
+                    .search = d->read_scale_search,
+                    .rank = d->read_rank,
+                    .diffusion = d->read_diffusion},
     };
     bool group = s->out_norm == RSSM_OUT_NORM_GROUP;
     g.units = group && s->out_norm_groups < s->key_heads ? s->out_norm_groups : s->key_heads;
@@ -196,6 +237,7 @@ static rssm_geometry make_geometry(const rssm_cache_desc *d, const rssm_layer_sp
     g.conv_k = g.key_heads * g.d_k;
     g.conv_v = 2 * g.conv_k;
     g.conv_channels = g.conv_v + g.value_heads * g.d_v;
+    rssm_layout_copy(&g);
     rssm_layout_scratch(&g);
     return g;
 }
@@ -238,7 +280,10 @@ rssm_status rssm_cache_create(rssm_context *context, const rssm_cache_desc *desc
     c->kernels = context->kernels;
     c->info.method = d.method;
     c->info.window = d.method == RSSM_METHOD_CONVENTIONAL ? 1 : d.window;
-    c->info.kernel = rssm_kernel_name(c->kernels, s.kind, d.io_dtype);
+    c->info.kernel = rssm_kernel_name(c->kernels, s.kind, &c->geometry.formats, d.io_dtype);
+    for (int32_t layer = 0; layer < d.layers; layer++) {
+        c->constants[layer].layer = d.first_layer + layer;
+    }
     rssm_status status = rssm_default_weights(c);
     if (status != RSSM_OK) {
         rssm_cache_destroy(c);
@@ -256,6 +301,7 @@ void rssm_cache_destroy(rssm_cache *cache) {
     }
     for (int32_t i = 0; cache->constants != NULL && i < cache->desc.layers; i++) {
         free(cache->constants[i].memory);
+        free(cache->constants[i].read.memory);
     }
     free(cache->scratch);
     free(cache->shares);
@@ -300,6 +346,7 @@ rssm_status rssm_cache_status(const rssm_cache *cache, rssm_cache_info *info) {
     out.bytes_written = cache->bytes_written;
     out.flushes = cache->flushes;
     out.row_steps = cache->row_steps;
+    out.overflows = cache->overflows;
     size_t size = info->struct_size == 0 || info->struct_size > sizeof out ? sizeof out : (size_t)info->struct_size;
     out.struct_size = size;
     memcpy(info, &out, size);

@@ -42,7 +42,7 @@ struct rssm_cache {
     uint64_t serial; /* of the last step */
 
     rssm_cache_info info;
-    _Atomic int64_t bytes_read, bytes_written, flushes, row_steps;
+    _Atomic int64_t bytes_read, bytes_written, flushes, row_steps, overflows;
 };
 
 /* Shape and size of a part; rank 0: the cache has none. */
@@ -74,7 +74,7 @@ rssm_status rssm_settle(rssm_cache *cache, int64_t slot);
 rssm_status rssm_prepare_folds(rssm_cache *cache);
 
 /* A row of layer `layer` for `slot`, without a step: all history from the layer's checkpoint on. */
-rssm_row rssm_row_of(const rssm_cache *cache, int32_t layer, int64_t slot);
+rssm_row rssm_row_of(rssm_cache *cache, int32_t layer, int64_t slot);
 /* Least and most advanced checkpoint among the layers of a slot. */
 void rssm_checkpoint_range(const rssm_cache *cache, int64_t slot, int64_t *least, int64_t *most);
 /* Some parts of a layer have folded the open step's history into its checkpoint and others have not. Parts that had
@@ -82,8 +82,24 @@ void rssm_checkpoint_range(const rssm_cache *cache, int64_t slot, int64_t *least
 bool rssm_layer_torn(const rssm_cursor *cursor, const rssm_layer_cursor *lc);
 /* Oldest position that rollback and materialise reach. */
 int64_t rssm_oldest(const rssm_cache *cache, int64_t slot);
-/* Folds a layer's records up to a position into `checkpoint` (its own, or a copy of it). */
-void rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, float *checkpoint);
+/* Bytes of an element. */
+static inline int64_t rssm_dtype_bytes(int32_t dtype) {
+    return dtype == RSSM_DTYPE_F32 ? 4 : dtype == RSSM_DTYPE_F16 || dtype == RSSM_DTYPE_BF16 ? 2 : 1;
+}
+/* A layer's state of a slot, to be written for a position. */
+rssm_state rssm_state_of(rssm_cache *cache, int32_t layer, int64_t slot, uint64_t id, int64_t position);
+/* Whether a part holds the state: checkpoint, read copy and their scales. */
+static inline bool rssm_part_is_state(int32_t part) {
+    return part == RSSM_PART_CHECKPOINT || part == RSSM_PART_CHECKPOINT_SCALE || part == RSSM_PART_READ_COPY ||
+           part == RSSM_PART_READ_SCALE;
+}
+/* Folds a layer's records up to a position into a state that holds the layer's checkpoint: its own, or a copy. */
+void rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, const rssm_state *state);
+/* Makes the read copy of a layer's checkpoint, if the cache has one. */
+void rssm_build_copy(rssm_cache *cache, const rssm_geometry *geometry, int32_t layer, const rssm_state *state,
+                     float *scratch);
+/* How many flushes bring a checkpoint from one position to another: one; one per boundary if it is narrow. */
+int32_t rssm_roundings(const rssm_cache *cache, uint64_t id, int64_t from, int64_t to);
 /* Default constants for the layers of a spec that needs no weights. */
 rssm_status rssm_default_weights(rssm_cache *cache);
 /* The window of a step with this many live rows. */

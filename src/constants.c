@@ -107,6 +107,7 @@ static rssm_status copy_weights(rssm_cache *cache, int32_t layer, const rssm_lay
     }
     copy_heads(g, w, A, dt_bias, w->D != NULL ? D : NULL, out_norm);
     rssm_constants *constants = &cache->constants[layer];
+    const rssm_calibration read = constants->read;
     free(constants->memory);
     *constants = (rssm_constants){.memory = block,
                                   .conv_weight = conv,
@@ -115,6 +116,8 @@ static rssm_status copy_weights(rssm_cache *cache, int32_t layer, const rssm_lay
                                   .dt_bias = dt_bias,
                                   .D = w->D != NULL ? D : NULL,
                                   .out_norm = out_norm,
+                                  .read = read,
+                                  .layer = cache->desc.first_layer + layer,
                                   .ready = 1};
     return RSSM_OK;
 }

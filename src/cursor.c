@@ -10,6 +10,14 @@ int64_t rssm_boundary(int64_t n, uint64_t id, int32_t window) {
     return n - (past < 0 ? past + window : past);
 }
 
+int32_t rssm_boundaries(int64_t from, int64_t to, uint64_t id, int32_t window) {
+    int32_t count = 0;
+    for (int64_t at = from; at < to; at = rssm_next_boundary(at, id, window)) {
+        count++;
+    }
+    return count;
+}
+
 static void identity(uint8_t *map, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         map[i] = (uint8_t)i;

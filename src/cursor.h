@@ -79,6 +79,14 @@ typedef struct rssm_layer_cursor {
    phase reach below zero, where no position is. */
 int64_t rssm_boundary(int64_t n, uint64_t id, int32_t window);
 
+/* The first boundary after n. A narrow checkpoint is rounded at each one that it passes, so that what it holds at a
+   boundary does not depend on how many tokens the steps before committed. */
+static inline int64_t rssm_next_boundary(int64_t n, uint64_t id, int32_t window) {
+    return rssm_boundary(n, id, window) + window;
+}
+/* How often a checkpoint is rounded on its way. */
+int32_t rssm_boundaries(int64_t from, int64_t to, uint64_t id, int32_t window);
+
 /* A ready slot at a position, with no history and w - 1 convolution rows in rows 0..w-2. */
 void rssm_cursor_start(rssm_cursor *cursor, const rssm_rows *rows, uint64_t id, int64_t position);
 /* Position of the oldest record in the map. */

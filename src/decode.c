@@ -149,12 +149,22 @@ static rssm_status prepare_call(layer_call *c, rssm_cache *cache, int32_t layer,
 
 /* ---- Running ------------------------------------------------------------------------------------------ */
 
-rssm_row rssm_row_of(const rssm_cache *cache, int32_t layer, int64_t slot) {
+rssm_state rssm_state_of(rssm_cache *cache, int32_t layer, int64_t slot, uint64_t id, int64_t position) {
+    return (rssm_state){.checkpoint = rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, slot),
+                        .exponent = rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT_SCALE, slot),
+                        .copy = rssm_part_at(cache, layer, RSSM_PART_READ_COPY, slot),
+                        .copy_scale = rssm_part_at(cache, layer, RSSM_PART_READ_SCALE, slot),
+                        .id = id,
+                        .position = position,
+                        .overflows = &cache->overflows};
+}
+
+rssm_row rssm_row_of(rssm_cache *cache, int32_t layer, int64_t slot) {
     const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
     rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, layer, slot);
     return (rssm_row){.cursor = cursor,
                       .layer = lc,
-                      .checkpoint = rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, slot),
+                      .state = rssm_state_of(cache, layer, slot, cursor->id, lc->checkpoint),
                       .record_k = rssm_part_at(cache, layer, RSSM_PART_RECORD_K, slot),
                       .record_v = rssm_part_at(cache, layer, RSSM_PART_RECORD_V, slot),
                       .record_decay = rssm_part_at(cache, layer, RSSM_PART_RECORD_DECAY, slot),
@@ -165,7 +175,7 @@ rssm_row rssm_row_of(const rssm_cache *cache, int32_t layer, int64_t slot) {
 
 /* Row of the batch as the kernels see it; false: the call has nothing to do for it. */
 static bool make_row(const layer_call *c, int32_t index, rssm_row *row) {
-    const rssm_cache *cache = c->cache;
+    rssm_cache *cache = c->cache;
     int32_t slot = rssm_batch_slot(&c->batch, index), tokens = rssm_batch_tokens(&c->batch, index);
     if (tokens == 0 || rssm_batch_prefill(&c->batch, index) != c->prefill) {
         return false;
@@ -183,6 +193,7 @@ static bool make_row(const layer_call *c, int32_t index, rssm_row *row) {
     if (cache->desc.method == RSSM_METHOD_CONVENTIONAL && !c->prefill) {
         row->fold += tokens; /* committed by being folded */
     }
+    row->state.position = c->prefill ? row->cursor->position + tokens : row->layer->checkpoint + row->fold;
     return true;
 }
 
@@ -334,7 +345,7 @@ static void run_piece(void *arg, int64_t piece) {
             now.row.ahead = NULL;
             if (more && next.live) {
                 now.row.ahead_unit = (int32_t)(next.at % units);
-                now.row.ahead = next.row.checkpoint;
+                now.row.ahead = next.row.state.checkpoint;
                 fetch_unit(c, &next.row, now.row.ahead_unit);
             }
             cache->kernels->decode_unit(&c->call, &now.row, unit, scratch);
@@ -355,16 +366,32 @@ static int64_t record_bytes(const rssm_geometry *g, int64_t n) {
     return n * (io * (keys + values) + 4 * (int64_t)g->channels + decay);
 }
 
+static int64_t checkpoint_bytes(const rssm_geometry *g) {
+    int64_t rows = (int64_t)g->value_heads * g->d_v;
+    return rows * g->d_k * rssm_dtype_bytes(g->formats.checkpoint) + (g->formats.checkpoint == RSSM_DTYPE_F8 ? rows : 0);
+}
+
+/* Of the read copy, 0 without one. */
+static int64_t copy_bytes(const rssm_geometry *g) {
+    const rssm_formats *f = &g->formats;
+    const int64_t heads = g->value_heads, rows = heads * g->d_v;
+    const int64_t scales = f->copy == RSSM_DTYPE_NVFP4 ? heads * f->scale_head
+                           : f->copy == RSSM_DTYPE_F8  ? rows
+                           : f->copy == RSSM_DTYPE_INT8 ? 4 * rows
+                                                        : 0;
+    return f->copy == RSSM_DTYPE_DEFAULT ? 0 : heads * f->copy_head + scales;
+}
+
 /* Counts what the method had to move for one row of a decode step; see docs/numerics.md for the formula. */
 static void count_row(rssm_cache *cache, const rssm_row *row) {
     const rssm_geometry *g = &cache->geometry;
-    int64_t state = (int64_t)g->value_heads * g->d_v * g->d_k * 4;
+    int64_t state = checkpoint_bytes(g), copy = copy_bytes(g), read = row->fold > 0 || copy == 0 ? state : copy;
     int64_t history = row->cursor->history - row->first;
     bool conventional = cache->desc.method == RSSM_METHOD_CONVENTIONAL;
     cache->row_steps++;
-    cache->flushes += row->fold > 0;
-    cache->bytes_read += state + record_bytes(g, history) + conv_bytes(g, g->rows.conv_need);
-    cache->bytes_written += (row->fold > 0 ? state : 0) + (conventional ? 0 : record_bytes(g, row->tokens)) +
+    cache->flushes += rssm_roundings(cache, row->cursor->id, row->state.position - row->fold, row->state.position);
+    cache->bytes_read += read + record_bytes(g, history) + conv_bytes(g, g->rows.conv_need);
+    cache->bytes_written += (row->fold > 0 ? state + copy : 0) + (conventional ? 0 : record_bytes(g, row->tokens)) +
                             conv_bytes(g, row->tokens);
 }
 
@@ -374,6 +401,9 @@ static void mark_done(const layer_call *c, const rssm_row *row) {
     if (c->prefill) {
         cache->row_steps++;
         cache->flushes++;
+        if (cache->geometry.formats.checkpoint != RSSM_DTYPE_F32) { /* of the history, before the scan */
+            cache->flushes += rssm_roundings(cache, row->cursor->id, row->layer->checkpoint, row->cursor->position);
+        }
         row->layer->checkpoint = row->cursor->position + row->tokens;
     } else {
         count_row(cache, row);

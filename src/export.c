@@ -4,7 +4,9 @@
  *
  *   header            what the slot is (identity), where it stands, what follows
  *   int64 [layers]    position of each layer's checkpoint
- *   per layer         state   f32 [value_heads][d_v][d_k], or [d_k][d_v] with RSSM_EXPORT_STATE_KV
+ *   per layer         state   [value_heads][d_v][d_k], or [d_k][d_v] with RSSM_EXPORT_STATE_KV, in the header's
+ *                     checkpoint_dtype
+ *                     f8: exponents [value_heads][d_v]
  *                     k [key_heads][history][d_k], v [value_heads][history][d_v], io format, oldest record first
  *                     scalars f32 [channels][history]; KDA's decay [value_heads][history][d_k]
  *                     convolution rows [held][channels], oldest first
@@ -44,7 +46,9 @@ void rssm_saved_sections(const rssm_saved *s, rssm_sections *out) {
     const int64_t channels = (vector ? 0 : values) + values + (s->l2 ? keys : 0);
     int64_t at = 0;
     out->state = at;
-    at += padded(values * s->d_v * s->d_k * 4);
+    at += padded(values * s->d_v * s->d_k * rssm_dtype_bytes(s->checkpoint_dtype));
+    out->exponent = at;
+    at += s->checkpoint_dtype == RSSM_DTYPE_F8 ? padded(values * s->d_v) : 0;
     out->k = at;
     at += padded(keys * n * s->d_k * io);
     out->v = at;
@@ -109,34 +113,50 @@ static void gather_rows(char *to, const char *from, int64_t heads, int64_t rows,
     }
 }
 
-void rssm_transpose_states(float *to, const float *from, int64_t heads, int64_t rows, int64_t columns) {
+void rssm_transpose_states(char *to, const char *from, int64_t heads, int64_t rows, int64_t columns, int64_t width) {
     for (int64_t h = 0; h < heads; h++) {
         for (int64_t r = 0; r < rows; r++) {
             for (int64_t c = 0; c < columns; c++) {
-                to[(h * columns + c) * rows + r] = from[(h * rows + r) * columns + c];
+                memcpy(to + ((h * columns + c) * rows + r) * width, from + ((h * rows + r) * columns + c) * width,
+                       (size_t)width);
             }
         }
     }
 }
 
-static void save_layer(rssm_cache *cache, int32_t layer, int64_t slot, const rssm_saved *s, const rssm_sections *at,
-                       float *state, char *to) {
+/* The checkpoint, or with RSSM_EXPORT_CHECKPOINT_ONLY what a flush would leave of it, made in `aside`. */
+static void save_state(rssm_cache *cache, int32_t layer, int64_t slot, const rssm_saved *s, const rssm_sections *at,
+                       char *aside, char *to) {
     const rssm_geometry *g = &cache->geometry;
-    const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
-    const int64_t rows = g->rows.records, n = s->history, io = io_width(s);
-    const int64_t elements = (int64_t)g->value_heads * g->d_v * g->d_k;
-    const float *checkpoint = rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, slot);
-    memcpy(state, checkpoint, (size_t)elements * 4);
+    const int64_t width = rssm_dtype_bytes(s->checkpoint_dtype), rows = (int64_t)g->value_heads * g->d_v;
+    rssm_state state = rssm_state_of(cache, layer, slot, s->id, s->position);
     if (s->flags & RSSM_EXPORT_CHECKPOINT_ONLY) {
+        memcpy(aside, state.checkpoint, (size_t)(rows * g->d_k * width));
+        state.checkpoint = aside;
+        state.copy = NULL; /* what reads see is not saved */
+        if (state.exponent != NULL) {
+            state.exponent = memcpy(aside + rows * g->d_k * width, state.exponent, (size_t)rows);
+        }
         int64_t flushes = cache->flushes;
-        rssm_fold_layer(cache, layer, slot, cursor->position, state);
+        rssm_fold_layer(cache, layer, slot, s->position, &state);
         cache->flushes = flushes; /* a fold of a copy is none of the slot's flushes */
     }
     if (s->flags & RSSM_EXPORT_STATE_KV) {
-        rssm_transpose_states((float *)(to + at->state), state, g->value_heads, g->d_v, g->d_k);
+        rssm_transpose_states(to + at->state, state.checkpoint, g->value_heads, g->d_v, g->d_k, width);
     } else {
-        memcpy(to + at->state, state, (size_t)elements * 4);
+        memcpy(to + at->state, state.checkpoint, (size_t)(rows * g->d_k * width));
     }
+    if (state.exponent != NULL) {
+        memcpy(to + at->exponent, state.exponent, (size_t)rows);
+    }
+}
+
+static void save_layer(rssm_cache *cache, int32_t layer, int64_t slot, const rssm_saved *s, const rssm_sections *at,
+                       char *aside, char *to) {
+    const rssm_geometry *g = &cache->geometry;
+    const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    const int64_t rows = g->rows.records, n = s->history, io = io_width(s);
+    save_state(cache, layer, slot, s, at, aside, to);
     gather_rows(to + at->k, rssm_part_at(cache, layer, RSSM_PART_RECORD_K, slot), g->key_heads, rows, g->d_k * io,
                 cursor->row_map, n);
     gather_rows(to + at->v, rssm_part_at(cache, layer, RSSM_PART_RECORD_V, slot), g->value_heads, rows, g->d_v * io,
@@ -177,8 +197,8 @@ rssm_status rssm_cache_export(rssm_cache *cache, int32_t slot, uint32_t flags, v
                          buffer == NULL ? "NULL" : "given", (long long)capacity, (int)slot, (long long)s.bytes);
     }
     const rssm_geometry *g = &cache->geometry;
-    float *state = malloc((size_t)g->value_heads * g->d_v * g->d_k * sizeof *state);
-    if (state == NULL) {
+    char *aside = malloc((size_t)g->value_heads * (size_t)g->d_v * ((size_t)g->d_k * sizeof(float) + 1));
+    if (aside == NULL) {
         return rssm_fail(cache->context, RSSM_ERROR_MEMORY, "no memory for a copy of one layer's state");
     }
     rssm_sections at;
@@ -189,9 +209,9 @@ rssm_status rssm_cache_export(rssm_cache *cache, int32_t slot, uint32_t flags, v
     for (int32_t layer = 0; layer < s.layers; layer++) {
         int64_t checkpoint = s.history == 0 ? s.position : rssm_layer_cursor_at(cache, layer, slot)->checkpoint;
         memcpy(to + sizeof s + 8 * (size_t)layer, &checkpoint, 8);
-        save_layer(cache, layer, slot, &s, &at, state, to + at.first_layer + layer * at.layer_bytes);
+        save_layer(cache, layer, slot, &s, &at, aside, to + at.first_layer + layer * at.layer_bytes);
     }
-    free(state);
+    free(aside);
     uint64_t sum = rssm_checksum(buffer, s.bytes - 8);
     memcpy(to + s.bytes - 8, &sum, 8);
     if (written != NULL) {

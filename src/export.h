@@ -28,12 +28,12 @@ typedef struct rssm_saved {
 
 /* Offsets of a layer's sections within the layer, and of the first layer within the whole. */
 typedef struct rssm_sections {
-    int64_t state, k, v, scalar, decay, conv, layer_bytes, first_layer, total;
+    int64_t state, exponent, k, v, scalar, decay, conv, layer_bytes, first_layer, total;
 } rssm_sections;
 
 void rssm_saved_sections(const rssm_saved *saved, rssm_sections *out);
 uint64_t rssm_checksum(const void *data, int64_t bytes);
-/* [heads][rows][columns] -> [heads][columns][rows] */
-void rssm_transpose_states(float *to, const float *from, int64_t heads, int64_t rows, int64_t columns);
+/* [heads][rows][columns] -> [heads][columns][rows], elements of `width` bytes */
+void rssm_transpose_states(char *to, const char *from, int64_t heads, int64_t rows, int64_t columns, int64_t width);
 
 #endif

@@ -84,7 +84,8 @@ static rssm_status check_standing(rssm_cache *cache, const rssm_saved *s, const 
     const int32_t need = cache->geometry.rows.conv_need;
     bool sound = s->history >= 0 && s->history <= RSSM_ROWS_MAX && s->held >= need && s->held <= RSSM_CONV_ROWS_MAX &&
                  s->position >= s->history && s->position <= INT64_MAX / 2 && s->raw_records >= 0 &&
-                 s->raw_records <= (s->kind == RSSM_KDA) && s->checkpoint_dtype == RSSM_DTYPE_F32 &&
+                 s->raw_records <= (s->kind == RSSM_KDA) && s->checkpoint_dtype >= RSSM_DTYPE_F32 &&
+                 s->checkpoint_dtype <= RSSM_DTYPE_F8 &&
                  (s->io_dtype == RSSM_DTYPE_F32 || s->io_dtype == RSSM_DTYPE_BF16) && s->flags <= 3 &&
                  s->key_heads > 0 && s->key_heads <= s->total_key_heads && s->value_heads > 0 &&
                  s->value_heads <= s->total_value_heads && s->window >= 1 && s->window <= RSSM_WINDOW_MAX;
@@ -120,10 +121,12 @@ typedef struct reader {
     rssm_cursor cursor;     /* map of those rows */
     float *scratch;
     char *k, *v, *scalar, *decay; /* one block, owned by k */
+    char *codes, *exponent;       /* the state as it was saved, owned by codes */
+    float *plain;                 /* the same in fp32, behind them */
 } reader;
 
 static int32_t width_of(int32_t dtype) {
-    return dtype == RSSM_DTYPE_BF16 ? 2 : 4;
+    return (int32_t)rssm_dtype_bytes(dtype);
 }
 
 static void convert(void *to, int32_t to_dtype, const void *from, int32_t from_dtype, int64_t n) {
@@ -158,11 +161,15 @@ static rssm_status open_reader(reader *r) {
     int64_t k = n * g->key_heads * g->d_k * io, v = n * g->value_heads * g->d_v * io, scalar = n * g->channels * 4;
     int64_t decay = n * g->value_heads * g->d_k * 4;
     r->k = malloc((size_t)(k + v + scalar + decay) + 64);
+    int64_t rows = (int64_t)g->value_heads * g->d_v, code_bytes = rows * g->d_k * width_of(s->checkpoint_dtype);
+    r->codes = malloc((size_t)(code_bytes + rows + 64 + rows * g->d_k * 4));
     r->scratch = aligned_alloc(64, (g->scratch.total * sizeof(float) + 63) & ~(size_t)63);
-    if (r->k == NULL || r->scratch == NULL) {
-        return rssm_fail(cache->context, RSSM_ERROR_MEMORY, "no memory to read %lld bytes of records",
-                         (long long)(k + v + scalar + decay));
+    if (r->k == NULL || r->scratch == NULL || r->codes == NULL) {
+        return rssm_fail(cache->context, RSSM_ERROR_MEMORY, "no memory to read %lld bytes of state and records",
+                         (long long)(5 * rows * g->d_k + k + v + scalar + decay));
     }
+    r->exponent = r->codes + code_bytes;
+    r->plain = (float *)(void *)(r->codes + (code_bytes + rows + 63) / 64 * 64);
     memset(r->scratch, 0, g->scratch.total * sizeof(float));
     r->v = r->k + (k + 15) / 16 * 16;
     r->scalar = r->v + (v + 15) / 16 * 16;
@@ -250,14 +257,55 @@ static void read_conv(reader *r, int32_t layer, const char *from, int32_t held) 
     }
 }
 
-static void read_state(reader *r, const char *layer, float *state) {
+/* The cache's heads of a saved state, as codes. */
+static void read_state(reader *r, const char *layer) {
     const rssm_geometry *g = &r->geometry;
-    int64_t head = (int64_t)g->d_v * g->d_k, value0 = r->cache->spec.first_value_head - r->saved.first_value_head;
-    const float *from = (const float *)(const void *)(layer + r->at.state) + value0 * head;
+    const int64_t width = width_of(r->saved.checkpoint_dtype), head = (int64_t)g->d_v * g->d_k * width;
+    const int64_t value0 = r->cache->spec.first_value_head - r->saved.first_value_head;
+    const char *from = layer + r->at.state + value0 * head;
     if (r->saved.flags & RSSM_EXPORT_STATE_KV) {
-        rssm_transpose_states(state, from, g->value_heads, g->d_k, g->d_v);
+        rssm_transpose_states(r->codes, from, g->value_heads, g->d_k, g->d_v, width);
     } else {
-        memcpy(state, from, (size_t)(g->value_heads * head) * sizeof *state);
+        memcpy(r->codes, from, (size_t)(g->value_heads * head));
+    }
+    if (r->saved.checkpoint_dtype == RSSM_DTYPE_F8) {
+        memcpy(r->exponent, layer + r->at.exponent + value0 * g->d_v, (size_t)g->value_heads * (size_t)g->d_v);
+    }
+}
+
+/* From codes to the slot's checkpoint: as they are, or by way of fp32 and rounded to nearest. */
+static void place_state(reader *r, int32_t layer, const rssm_state *own) {
+    const rssm_cache *cache = r->cache;
+    const rssm_constants *constants = &cache->constants[layer];
+    const int64_t rows = (int64_t)r->geometry.value_heads * r->geometry.d_v;
+    if (r->saved.checkpoint_dtype == cache->desc.checkpoint_dtype) {
+        memcpy(own->checkpoint, r->codes, (size_t)(rows * r->geometry.d_k * width_of(r->saved.checkpoint_dtype)));
+        if (own->exponent != NULL) {
+            memcpy(own->exponent, r->exponent, (size_t)rows);
+        }
+        return;
+    }
+    rssm_geometry from = r->geometry, to = r->geometry;
+    from.formats.checkpoint = r->saved.checkpoint_dtype;
+    to.formats.stochastic = 0;
+    rssm_state codes = {.checkpoint = r->codes, .exponent = (uint8_t *)r->exponent};
+    for (int32_t unit = 0; unit < r->geometry.units; unit++) {
+        cache->kernels->load_unit(&(rssm_move){&from, constants, &codes, r->plain}, unit, r->scratch);
+        cache->kernels->store_unit(&(rssm_move){&to, constants, own, r->plain}, unit, r->scratch);
+    }
+}
+
+/* Folds `count` saved records into the slot's checkpoint. */
+static void fold_records(reader *r, int32_t layer, const rssm_state *own, int32_t first, int32_t count) {
+    rssm_row row = {.cursor = &r->cursor,
+                    .record_k = r->k,
+                    .record_v = r->v,
+                    .record_decay = r->decay,
+                    .record_scalar = (float *)(void *)r->scalar,
+                    .first = first};
+    rssm_fold fold = {&r->geometry, &r->cache->constants[layer], &row, own, count};
+    for (int32_t unit = 0; unit < r->geometry.units; unit++) {
+        r->cache->kernels->fold_unit(&fold, unit, r->scratch);
     }
 }
 
@@ -266,23 +314,19 @@ static void read_layer(reader *r, int32_t layer, int32_t held) {
     rssm_cache *cache = r->cache;
     const rssm_saved *s = &r->saved;
     const char *from = r->buffer + r->at.first_layer + layer * r->at.layer_bytes;
-    float *state = rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, r->slot);
     int64_t checkpoint, base = s->position - s->history;
     memcpy(&checkpoint, r->buffer + sizeof *s + 8 * (size_t)layer, 8);
-    read_state(r, from, state);
+    read_state(r, from);
     read_records(r, from);
-    if (r->fold_to > checkpoint) {
-        rssm_row row = {.cursor = &r->cursor,
-                        .record_k = r->k,
-                        .record_v = r->v,
-                        .record_decay = r->decay,
-                        .record_scalar = (float *)(void *)r->scalar,
-                        .first = (int32_t)(checkpoint - base)};
-        rssm_fold fold = {&r->geometry, &cache->constants[layer], &row, state, (int32_t)(r->fold_to - checkpoint)};
-        for (int32_t unit = 0; unit < r->geometry.units; unit++) {
-            cache->kernels->fold_unit(&fold, unit, r->scratch);
-        }
-        checkpoint = r->fold_to;
+    const int32_t first = (int32_t)(checkpoint - base);
+    const int32_t count = r->fold_to > checkpoint ? (int32_t)(r->fold_to - checkpoint) : 0;
+    checkpoint += count;
+    rssm_state own = rssm_state_of(cache, layer, r->slot, s->id, checkpoint);
+    place_state(r, layer, &own);
+    if (count > 0) {
+        fold_records(r, layer, &own, first, count);
+    } else {
+        rssm_build_copy(cache, &r->geometry, layer, &own, r->scratch);
     }
     write_records(r, layer, r->fold_to > base ? r->fold_to - base : 0);
     if (r->geometry.conv_width > 0) {
@@ -332,6 +376,7 @@ rssm_status rssm_cache_import(rssm_cache *cache, int32_t slot, const void *buffe
         cursor->held = rows->conv > 0 ? held : 0;
     }
     free(r.k);
+    free(r.codes);
     free(r.scratch);
     return status;
 }

@@ -19,9 +19,23 @@ static void set_shape(rssm_part_info *info, int32_t dtype, int32_t rank, int64_t
     info->shape[2] = c;
 }
 
+/* Of the read copy and its scales. */
+static void set_copy_shape(rssm_part_info *info, const rssm_geometry *g, int32_t part) {
+    const rssm_formats *f = &g->formats;
+    const bool codes = part == RSSM_PART_READ_COPY;
+    if (f->copy == RSSM_DTYPE_NVFP4) {
+        set_shape(info, RSSM_DTYPE_U8, 2, g->value_heads, codes ? f->copy_head : f->scale_head, 0);
+    } else if (codes && f->copy != RSSM_DTYPE_DEFAULT) {
+        set_shape(info, f->copy, 3, g->value_heads, g->d_v, g->d_k);
+    } else if (f->copy == RSSM_DTYPE_F8 || f->copy == RSSM_DTYPE_INT8) {
+        set_shape(info, f->copy == RSSM_DTYPE_F8 ? RSSM_DTYPE_U8 : RSSM_DTYPE_F32, 2, g->value_heads, g->d_v, 0);
+    }
+}
+
 void rssm_part_describe(const rssm_cache *cache, int32_t part, rssm_part_info *info) {
-    static const char *const names[RSSM_PARTS] = {"cursor",        "layer_cursor", "checkpoint", "record_k",  "record_v",
-                                                  "record_scalar", "record_decay", "conv",       "read_copy", "read_scale"};
+    static const char *const names[RSSM_PARTS] = {"cursor",   "layer_cursor",  "checkpoint",   "record_k",
+                                                  "record_v", "record_scalar", "record_decay", "conv",
+                                                  "read_copy", "read_scale",   "checkpoint_scale"};
     const rssm_geometry *g = &cache->geometry;
     const int32_t io = cache->desc.io_dtype, rows = g->rows.records;
     memset(info, 0, sizeof *info);
@@ -37,7 +51,12 @@ void rssm_part_describe(const rssm_cache *cache, int32_t part, rssm_part_info *i
         set_shape(info, RSSM_DTYPE_U8, 1, round_up((int64_t)sizeof(rssm_layer_cursor)), 0, 0);
         break;
     case RSSM_PART_CHECKPOINT:
-        set_shape(info, RSSM_DTYPE_F32, 3, g->value_heads, g->d_v, g->d_k);
+        set_shape(info, g->formats.checkpoint, 3, g->value_heads, g->d_v, g->d_k);
+        break;
+    case RSSM_PART_CHECKPOINT_SCALE:
+        if (g->formats.checkpoint == RSSM_DTYPE_F8) {
+            set_shape(info, RSSM_DTYPE_U8, 2, g->value_heads, g->d_v, 0);
+        }
         break;
     case RSSM_PART_RECORD_K:
         set_shape(info, io, 3, g->key_heads, rows, g->d_k);
@@ -58,15 +77,14 @@ void rssm_part_describe(const rssm_cache *cache, int32_t part, rssm_part_info *i
             set_shape(info, io, 2, g->rows.conv, g->conv_channels, 0);
         }
         break;
-    default: /* read copies are not built */
-        break;
+    default:
+        set_copy_shape(info, g, part);
     }
     int64_t elements = info->rank > 0;
     for (int32_t i = 0; i < info->rank; i++) {
         elements *= info->shape[i];
     }
-    int64_t width = info->dtype == RSSM_DTYPE_F32 ? 4 : info->dtype == RSSM_DTYPE_BF16 ? 2 : 1;
-    info->bytes = round_up(elements * width);
+    info->bytes = round_up(elements * rssm_dtype_bytes(info->dtype));
 }
 
 rssm_status rssm_cache_layout(const rssm_cache *cache, int32_t part, rssm_part_info *info) {

@@ -83,9 +83,13 @@ rssm_status rssm_cache_reset(rssm_cache *cache, int64_t count, const int32_t *sl
     for (int64_t i = 0; i < count; i++) {
         start_slot(cache, slots[i], ids != NULL ? ids[i] : 0, positions != NULL ? positions[i] : 0);
         for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
-            rssm_part_info info;
-            rssm_part_describe(cache, RSSM_PART_CHECKPOINT, &info);
-            memset(rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, slots[i]), 0, (size_t)info.bytes);
+            for (int32_t part = 0; part < RSSM_PARTS; part++) {
+                rssm_part_info info;
+                rssm_part_describe(cache, part, &info);
+                if (info.rank > 0 && rssm_part_is_state(part)) {
+                    memset(rssm_part_at(cache, layer, part, slots[i]), 0, (size_t)info.bytes);
+                }
+            }
             if (context > 0) {
                 memset(rssm_part_at(cache, layer, RSSM_PART_CONV, slots[i]), 0, context);
             }
@@ -98,10 +102,23 @@ rssm_status rssm_cache_adopt(rssm_cache *cache, int64_t count, const int32_t *sl
                              const int64_t *positions, void *stream) {
     (void)stream;
     RSSM_TRY(check_start(cache, count, slots, positions));
+    RSSM_TRY(rssm_cache_prepare(cache, 0, cache->context->desc.threads));
     for (int64_t i = 0; i < count; i++) {
         start_slot(cache, slots[i], ids != NULL ? ids[i] : 0, positions != NULL ? positions[i] : 0);
+        for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
+            rssm_state state = rssm_state_of(cache, layer, slots[i], 0, 0);
+            rssm_build_copy(cache, &cache->geometry, layer, &state, cache->scratch);
+        }
     }
     return RSSM_OK;
+}
+
+void rssm_build_copy(rssm_cache *cache, const rssm_geometry *geometry, int32_t layer, const rssm_state *state,
+                     float *scratch) {
+    rssm_move move = {geometry, &cache->constants[layer], state, NULL};
+    for (int32_t unit = 0; state->copy != NULL && unit < geometry->units; unit++) {
+        cache->kernels->copy_unit(&move, unit, scratch);
+    }
 }
 
 /* ---- Folds -------------------------------------------------------------------------------------------- */
@@ -122,17 +139,22 @@ static void fold_piece(void *arg, int64_t piece) {
     }
 }
 
-void rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, float *checkpoint) {
+int32_t rssm_roundings(const rssm_cache *cache, uint64_t id, int64_t from, int64_t to) {
+    bool narrow = cache->geometry.formats.checkpoint != RSSM_DTYPE_F32;
+    return narrow ? rssm_boundaries(from, to, id, cache->geometry.window) : from < to;
+}
+
+void rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, const rssm_state *state) {
     rssm_row row = rssm_row_of(cache, layer, slot);
     int64_t count = position - row.layer->checkpoint;
     if (count <= 0) {
         return;
     }
     fold_job job = {.cache = cache,
-                    .fold = {&cache->geometry, &cache->constants[layer], &row, checkpoint, (int32_t)count},
+                    .fold = {&cache->geometry, &cache->constants[layer], &row, state, (int32_t)count},
                     .pieces = cache->geometry.units < cache->scratch_parts ? cache->geometry.units : cache->scratch_parts};
     rssm_parallel(cache->context, job.pieces, fold_piece, &job);
-    cache->flushes++;
+    cache->flushes += rssm_roundings(cache, state->id, row.layer->checkpoint, position);
 }
 
 /* Folding needs scratch, and raw-gate records need the layers' weights. */
@@ -162,7 +184,8 @@ rssm_status rssm_cache_flush(rssm_cache *cache, int64_t count, const int32_t *sl
         (void)check_position(cache, i, slots[i], positions, INT64_MIN, &position);
         for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
             rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, layer, slots[i]);
-            rssm_fold_layer(cache, layer, slots[i], position, rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, slots[i]));
+            rssm_state state = rssm_state_of(cache, layer, slots[i], rssm_cursor_at(cache, slots[i])->id, position);
+            rssm_fold_layer(cache, layer, slots[i], position, &state);
             lc->checkpoint = position > lc->checkpoint ? position : lc->checkpoint;
         }
         rssm_cursor_retire(rssm_cursor_at(cache, slots[i]), &cache->geometry.rows, position);
@@ -214,13 +237,18 @@ rssm_status rssm_cache_rollback(rssm_cache *cache, int64_t count, const int32_t 
 
 /* ---- Materialise -------------------------------------------------------------------------------------- */
 
-static void materialize_layer(rssm_cache *cache, int32_t layer, int64_t src, int64_t dst, int64_t position) {
+static void materialize_layer(rssm_cache *cache, int32_t layer, int64_t src, int64_t dst, int64_t position,
+                              uint64_t id) {
     const rssm_geometry *g = &cache->geometry;
-    rssm_part_info info;
-    rssm_part_describe(cache, RSSM_PART_CHECKPOINT, &info);
-    float *state = rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, dst);
-    memcpy(state, rssm_part_at(cache, layer, RSSM_PART_CHECKPOINT, src), (size_t)info.bytes);
-    rssm_fold_layer(cache, layer, src, position, state);
+    for (int32_t part = 0; part < RSSM_PARTS; part++) {
+        rssm_part_info info;
+        rssm_part_describe(cache, part, &info);
+        if (info.rank > 0 && rssm_part_is_state(part)) {
+            memcpy(rssm_part_at(cache, layer, part, dst), rssm_part_at(cache, layer, part, src), (size_t)info.bytes);
+        }
+    }
+    rssm_state state = rssm_state_of(cache, layer, dst, id, position);
+    rssm_fold_layer(cache, layer, src, position, &state);
     const rssm_cursor *cursor = rssm_cursor_at(cache, src);
     size_t row_bytes = (size_t)g->conv_channels * (g->bf16 ? 2 : 4);
     int32_t oldest = cursor->held - (int32_t)(cursor->position - position) - g->rows.conv_need;
@@ -253,7 +281,7 @@ rssm_status rssm_cache_materialize(rssm_cache *cache, int64_t count, const int32
     for (int64_t i = 0; i < count; i++) {
         (void)check_position(cache, i, src[i], positions, INT64_MIN, &position);
         for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
-            materialize_layer(cache, layer, src[i], dst[i], position);
+            materialize_layer(cache, layer, src[i], dst[i], position, ids != NULL ? ids[i] : 0);
         }
         start_slot(cache, dst[i], ids != NULL ? ids[i] : 0, position);
     }

@@ -2,6 +2,7 @@
 /*
  * replayssm inspect: what a model is made of, and what running it takes of memory.
  */
+#include "load/survey.h"
 #include "tool.h"
 
 #include <inttypes.h>
@@ -17,7 +18,7 @@ static const command_spec spec = {
     .usage = "replayssm inspect [MODEL] [OPTION]...",
     .about =
         "Shows the layers and parameters of MODEL (default tiny-gdn), the bytes of state and buffer that each\n"
-        "sequence takes, and the memory plan.",
+        "sequence takes, and the memory plan. Of a checkpoint that cannot be run: what it holds, and why not.",
     .tables = {inspect_options, options_engine},
 };
 
@@ -73,8 +74,65 @@ static void print_plan(const rse_engine_info *info) {
     print_bytes("scratch", info->scratch_bytes, "of a step");
 }
 
+/* "BF16 (123 tensors, 19158368 bytes), ..." */
+static void print_formats(const char *path) {
+    rse_survey s;
+    rse_error ignored;
+    if (rse_survey_read(path, &s, &ignored) == RSE_OK) {
+        printf("stored as       ");
+        for (int32_t i = 0; i < s.formats; i++) {
+            printf("%s%s (%" PRId64 " tensors, %" PRId64 " bytes)", i > 0 ? ", " : "", s.format[i].name,
+                   s.format[i].tensors, s.format[i].bytes);
+        }
+        putchar('\n');
+    }
+}
+
+/* What a checkpoint is that cannot be run, and why not. */
+static void print_survey(const rse_survey *s, const char *path, const rse_error *why) {
+    static const struct {
+        int32_t shows;
+        const char *name;
+    } kinds[] = {{RSE_SURVEY_RECURRENT, "recurrent"},
+                 {RSE_SURVEY_ATTENTION, "with attention"},
+                 {RSE_SURVEY_LATENT, "with latent attention"},
+                 {RSE_SURVEY_MLP, "with MLP"},
+                 {RSE_SURVEY_EXPERTS, "with experts"}};
+    printf("model           %s, %s\n", s->type[0] != '\0' ? s->type : "of no stated type", path);
+    printf("cannot be run   %s\n", why->text);
+    printf("file            %s, %" PRId64 " tensors of %" PRId64 " elements, tokenizer: %s\n",
+           s->gguf ? "GGUF" : "safetensors", s->tensors, s->elements, s->tokenizer ? "yes" : "none");
+    for (int32_t i = 0; i < s->formats; i++) {
+        char note[48];
+        snprintf(note, sizeof note, "%" PRId64 " tensors", s->format[i].tensors);
+        print_bytes(s->format[i].name, s->format[i].bytes, note);
+    }
+    printf("layers          %d by the tensors' names", s->layers);
+    const char *comma = ": ";
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        int32_t count = 0;
+        for (int32_t i = 0; i < s->layers; i++) {
+            count += (s->layer[i] & kinds[k].shows) != 0;
+        }
+        if (count > 0) {
+            printf("%s%d %s", comma, count, kinds[k].name);
+            comma = ", ";
+        }
+    }
+    putchar('\n');
+}
+
 static rse_status inspect(const settings *set, workspace *work, rse_error *err) {
-    RSE_TRY(workspace_open(set, (int32_t)set->batch, 1, work, err));
+    rse_status status = workspace_open(set, (int32_t)set->batch, 1, work, err);
+    if (status != RSE_OK) {
+        rse_survey survey;
+        rse_error unreadable;
+        if (status != RSE_ERROR_USAGE && work->directory != NULL &&
+            rse_survey_read(work->directory, &survey, &unreadable) == RSE_OK) {
+            print_survey(&survey, work->directory, err);
+        }
+        return status;
+    }
     const rse_engine_info *info = &work->info;
     rse_engine_counters counters;
     RSE_TRY(rse_engine_count(work->engine, &counters, err));
@@ -85,6 +143,7 @@ static rse_status inspect(const settings *set, workspace *work, rse_error *err) 
                info->mtp_blocks);
     }
     printf("\nfingerprint     %016" PRIx64 "\n", info->fingerprint);
+    print_formats(work->directory);
     printf("kernel          %s; %s outside the recurrence\n", counters.kernel, info->isa);
     print_layers(work);
     print_plan(info);

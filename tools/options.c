@@ -222,12 +222,24 @@ static int parse_words(const parser *p, const command_spec *spec, int argc, char
             return failed;
         }
         out->seed_given = out->seed_given || row->kind == OPTION_SEED;
+        if (out->given_count < SETTINGS_GIVEN) {
+            out->given[out->given_count++] = row->at;
+        }
     }
     if (argc - optind > 1) {
         return mistake(spec, "'%s' is one word too many; the model is '%s'", argv[optind + 1], argv[optind]);
     }
     out->model = optind < argc ? argv[optind] : NULL;
     return 0;
+}
+
+bool options_given(const settings *set, size_t at) {
+    for (int32_t i = 0; i < set->given_count; i++) {
+        if (set->given[i] == at) {
+            return true;
+        }
+    }
+    return false;
 }
 
 int options_parse(const command_spec *spec, int argc, char **argv, settings *out) {

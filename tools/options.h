@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { SETTINGS_GIVEN = 64 };
+
 /* Everything that any subcommand can be told. */
 typedef struct settings {
     const char *model; /* as given, or NULL */
@@ -42,8 +44,14 @@ typedef struct settings {
     const char *draft;
     int64_t tree;
     bool exact;
+    bool chat;
+    bool no_think;
+    const char *system;
     /* eval */
     bool decode;
+    /* offsets of what was given, in the order of the command line */
+    size_t given[SETTINGS_GIVEN];
+    int32_t given_count;
 } settings;
 
 typedef enum option_kind {
@@ -82,6 +90,9 @@ typedef struct command_spec {
 
 extern const option_row options_engine[]; /* --method ... --verbose --help */
 extern const option_row options_input[];  /* --file --ids */
+
+/* Whether the option at this offset was on the command line, so that its value is no default. */
+bool options_given(const settings *set, size_t at);
 
 /* The one word that says how a value of settings.method or .io is spelt. */
 const char *method_name(int32_t method);

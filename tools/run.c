@@ -23,7 +23,9 @@ static const option_row run_options[] = {
 static const option_row sampling_options[] = {
     {"count", 'n', OPTION_WHOLE, AT(count), "N", "256", 0, 1e9, NULL, "tokens to generate at most"},
     {"ignore-eos", 0, OPTION_FLAG, AT(ignore_eos), NULL, NULL, 0, 0, NULL, "go on after the model's end token"},
-    {"temp", 0, OPTION_REAL, AT(temp), "T", "0.8", 0, 100, NULL, "temperature; 0: always the likeliest token"},
+    {"temp", 0, OPTION_REAL, AT(temp), "T", "0.8", 0, 100, NULL,
+     "temperature; 0: always the likeliest token; this and\nthe next three by default as the model recommends, "
+     "if it does"},
     {"top-k", 0, OPTION_WHOLE, AT(top_k), "K", "0", 0, INT32_MAX, NULL, "of the K likeliest tokens; 0: all"},
     {"top-p", 0, OPTION_REAL, AT(top_p), "P", "1", 1e-6, 1, NULL, "of the likeliest that sum to P; 1: all"},
     {"min-p", 0, OPTION_REAL, AT(min_p), "P", "0", 0, 1, NULL,
@@ -32,6 +34,11 @@ static const option_row sampling_options[] = {
     {"batch", 0, OPTION_WHOLE, AT(batch), "B", "1", 1, 4096, NULL, "sequences, with seeds S, S+1, ..."},
     {"session", 0, OPTION_TEXT, AT(session), "FILE", NULL, 0, 0, NULL,
      "continue the sequence in FILE, if it exists, and save it there"},
+    {"chat", 0, OPTION_FLAG, AT(chat), NULL, NULL, 0, 0, NULL,
+     "converse: each line of the input is a message, until it ends"},
+    {"system", 0, OPTION_TEXT, AT(system), "TEXT", NULL, 0, 0, NULL, "the system message of a conversation"},
+    {"no-think", 0, OPTION_FLAG, AT(no_think), NULL, NULL, 0, 0, NULL,
+     "answers without thoughts, in models that have them"},
     {"json", 0, OPTION_FLAG, AT(json), NULL, NULL, 0, 0, NULL, "print one JSON object instead"},
     {0},
 };
@@ -149,11 +156,7 @@ static rse_status start(run_state *run, rse_error *err) {
             .count = (int64_t)run->prompt.count,
             .max_tokens = set->count,
             .ignore_end = set->ignore_eos,
-            .sampling = {.temperature = (float)set->temp,
-                         .top_k = (int32_t)set->top_k,
-                         .top_p = (float)set->top_p,
-                         .min_p = (float)set->min_p,
-                         .seed = s->seed},
+            .sampling = sampling_of(set, &run->work.info, s->seed),
             .token = on_token,
             .user = s,
         };
@@ -357,7 +360,14 @@ static rse_status run_all(run_state *run, rse_error *err) {
     }
     settings resolved = *set;
     RSE_TRY(speculation_plan(&resolved, &run->drafts, err));
+    if (set->chat && run->drafts.step_tokens > 1) {
+        return rse_fail(err, RSE_ERROR_USAGE, "--chat is not for --speculate %s: a conversation is not drafted yet",
+                        set->speculate);
+    }
     RSE_TRY(workspace_open(&resolved, (int32_t)set->batch, run->drafts.step_tokens, &run->work, err));
+    if (set->chat) {
+        return chat(set, &run->work, err);
+    }
     RSE_TRY(speculation_open(&resolved, &run->work, &run->drafts, err));
     RSE_TRY(start(run, err));
     rse_status status = generate(run, err);

@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "engine.h"
+#include "math/sampler.h"
 #include "options.h"
 #include "sched/sched.h"
 #include "text/tokenizer.h"
@@ -55,6 +56,13 @@ void speculation_close(speculation *drafts);
 /* Appends the ids of settings' prompt, file or ids to ids. *given: whether there was any of them; more than
  * one, an empty text and an id outside the vocabulary are RSE_ERROR_USAGE. */
 rse_status read_input(const workspace *work, const settings *set, rse_ids *ids, bool *given, rse_error *err);
+
+/* How to sample: as the command line says, where it is silent as the model's maker recommends, and otherwise by
+ * the defaults of the options. */
+rse_sampling sampling_of(const settings *set, const rse_engine_info *info, uint64_t seed);
+
+/* run --chat: lines from stdin, answers to stdout, until the end of the input. */
+rse_status chat(const settings *set, workspace *work, rse_error *err);
 
 /* A bar on stderr, on terminals only and not for work that is done at once. Zeroed: not begun. */
 typedef struct progress {

@@ -3,6 +3,7 @@
  * Finding a model, opening it, and reading the text or ids that it is to work on.
  */
 #include "base/file.h"
+#include "load/gguf_model.h"
 #include "tool.h"
 
 #include <errno.h>
@@ -20,24 +21,15 @@ int report_error(const rse_error *err) {
     return err->status == RSE_ERROR_USAGE ? EXIT_USAGE : EXIT_FAILURE;
 }
 
-/* Models that come with the command lie beside it once it is installed, and in the source tree before. */
+/* Models that come with the command lie at a fixed place relative to it; in a build folder that is a link. */
 static char *bundled_model(const char *name) {
-    static const char *const from_bin[] = {"/../share/replayssm/models", "/../../models"};
+    static const char from_bin[] = "/" REPLAYSSM_MODELS_FROM_BIN;
     char path[PATH_SIZE];
-    ssize_t length = readlink("/proc/self/exe", path, PATH_SIZE - 64);
-    if (length > 0) {
-        path[length] = '\0';
-        char *slash = strrchr(path, '/');
-        for (size_t i = 0; slash != NULL && i < sizeof from_bin / sizeof from_bin[0]; i++) {
-            strcpy(slash, from_bin[i]);
-            char *found = rse_path_join(path, name);
-            if (found == NULL || rse_file_is_directory(found)) {
-                return found;
-            }
-            free(found);
-        }
-    }
-    return rse_path_join(REPLAYSSM_MODELS, name);
+    ssize_t length = readlink("/proc/self/exe", path, PATH_SIZE - sizeof from_bin);
+    path[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    strcpy(slash != NULL ? slash : path, from_bin);
+    return rse_path_join(path, name);
 }
 
 char *workspace_find(const char *name) {
@@ -61,6 +53,13 @@ void workspace_log(void *user, int32_t level, const char *text) {
 }
 
 static rse_status open_tokenizer(workspace *work, rse_error *err) {
+    if (!rse_file_is_directory(work->directory)) {
+        rse_gguf *file;
+        RSE_TRY(rse_gguf_open(work->directory, &file, err));
+        bool has = rse_gguf_has_tokenizer(file);
+        rse_gguf_close(file);
+        return has ? rse_tokenizer_load(work->directory, &work->tokenizer, err) : RSE_OK;
+    }
     char *path = rse_path_join(work->directory, "tokenizer.json");
     if (path == NULL) {
         return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a path");
@@ -76,8 +75,9 @@ rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_to
     if (work->directory == NULL) {
         return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a path");
     }
-    if (!rse_file_is_directory(work->directory)) {
-        return rse_fail(err, RSE_ERROR_IO, "%s: no such directory, and no bundled model", work->directory);
+    if (!rse_file_is_directory(work->directory) && !rse_gguf_is(work->directory)) {
+        return rse_fail(err, RSE_ERROR_IO, "%s: no such directory or GGUF file, and no bundled model",
+                        work->directory);
     }
     rse_engine_options options = {
         .threads = (int32_t)set->threads,
@@ -132,7 +132,7 @@ static rse_status parse_ids(const char *path, char *text, size_t size, int32_t v
 
 static rse_status encode(const workspace *work, const char *text, size_t length, rse_ids *ids, rse_error *err) {
     if (work->tokenizer == NULL) {
-        return rse_fail(err, RSE_ERROR_USAGE, "%s has no tokenizer.json, so only --ids can be read",
+        return rse_fail(err, RSE_ERROR_USAGE, "%s has no tokenizer, so only --ids can be read",
                         work->directory);
     }
     return rse_tokenizer_encode(work->tokenizer, text, length, RSE_ENCODE_SPECIAL | RSE_ENCODE_TEMPLATE, ids,
@@ -173,4 +173,16 @@ rse_status read_input(const workspace *work, const settings *set, rse_ids *ids, 
         }
     }
     return RSE_OK;
+}
+
+rse_sampling sampling_of(const settings *set, const rse_engine_info *info, uint64_t seed) {
+    bool temp = options_given(set, offsetof(settings, temp)) || info->temperature < 0.0f;
+    bool top_k = options_given(set, offsetof(settings, top_k)) || info->top_k < 0;
+    bool top_p = options_given(set, offsetof(settings, top_p)) || info->top_p < 0.0f;
+    bool min_p = options_given(set, offsetof(settings, min_p)) || info->min_p < 0.0f;
+    return (rse_sampling){.temperature = temp ? (float)set->temp : info->temperature,
+                          .top_k = top_k ? (int32_t)set->top_k : info->top_k,
+                          .top_p = top_p ? (float)set->top_p : info->top_p,
+                          .min_p = min_p ? (float)set->min_p : info->min_p,
+                          .seed = seed};
 }

@@ -3,8 +3,8 @@
  * config.json of a Hugging Face directory as one plain struct, with every number checked. A family is one row
  * of the table in hfconfig.c: its model_type names, its family, a function that reads its keys.
  *
- * What the engine cannot do is refused by name here (unknown model_type, experts, quantised checkpoints, other
- * activations or rotary kinds), never run approximately.
+ * What the engine cannot do is refused by name here (unknown model_type, other activations or rotary kinds,
+ * routing within groups), never run approximately.
  */
 #ifndef RSE_HFCONFIG_H
 #define RSE_HFCONFIG_H
@@ -15,10 +15,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RSE_FAMILY_QWEN35 = 1, RSE_FAMILY_NEMOTRON_H };
-enum { RSE_LAYER_GDN = 1, RSE_LAYER_MAMBA2, RSE_LAYER_ATTENTION, RSE_LAYER_MLP };
+enum {
+    RSE_FAMILY_QWEN35 = 1, /* and Qwen3-Next */
+    RSE_FAMILY_NEMOTRON_H,
+    RSE_FAMILY_MAMBA2,
+    RSE_FAMILY_GRANITE_HYBRID,
+    RSE_FAMILY_KIMI_LINEAR
+};
+enum {
+    RSE_LAYER_GDN = 1,
+    RSE_LAYER_MAMBA2,
+    RSE_LAYER_ATTENTION,
+    RSE_LAYER_MLP,
+    RSE_LAYER_KDA,
+    RSE_LAYER_MLA, /* attention whose keys and values are projections of one latent row per token */
+    RSE_LAYER_MOE
+};
 enum { RSE_ACT_NONE, RSE_ACT_SILU, RSE_ACT_SIGMOID, RSE_ACT_RELU2 };
-enum { RSE_CONFIG_LAYERS = 512, RSE_CONFIG_EOS = 16 };
+enum { RSE_CONFIG_LAYERS = 512, RSE_CONFIG_EOS = 16, RSE_EXPERTS_MAX = 4096 };
 
 /* The recurrent layers of a model; for GDN and Mamba-2 alike. All zero in a model without one.
  * GDN: q and k are [key_heads][d_k], v and z [value_heads][d_v]; value head h reads key head
@@ -35,6 +49,7 @@ typedef struct rse_config_ssm {
     float dt_min;     /* time_step_limit, 0 and infinity by default; time_step_min, _max and _floor are only */
     float dt_max;     /* for initialisation and are not read */
     int32_t gate_act; /* of the output gate: RSE_ACT_SILU or RSE_ACT_SIGMOID */
+    bool tiled;       /* value head h reads key head h mod key_heads (files of llama.cpp for Qwen3.5) */
 } rse_config_ssm;
 
 typedef struct rse_config_attention {
@@ -46,7 +61,30 @@ typedef struct rse_config_attention {
     bool output_gate; /* q_proj holds [q | gate] per head; the output is multiplied by sigmoid(gate) */
     int32_t rotary;   /* leading dimensions of a head that are rotated; 0: no positional encoding */
     double rope_theta;
+    float scale; /* of the products of queries and keys; 0: 1/sqrt(width of a query head) */
+    /* MLA, where kv_latent > 0: query heads are [nope | shared]; a token's keys are kv_b(latent), nope wide per
+     * head, and one row of `shared` values for all heads; its values v_dim wide per head. Nothing is rotated.
+     * kv_heads and head_dim are those of what is kept, one row [latent | shared]. */
+    int32_t kv_latent;
+    int32_t q_latent; /* 0: queries are projected directly */
+    int32_t nope;
+    int32_t shared;
+    int32_t v_dim;
 } rse_config_attention;
+
+/* Mixtures of experts: of `experts` MLPs each token uses the `used` ones with the highest score. */
+typedef struct rse_config_moe {
+    int32_t experts; /* 0: the model has none */
+    int32_t used;
+    int32_t width;
+    int32_t shared_width; /* of an MLP that every token uses; 0: none */
+    int32_t latent;   /* width of the experts' inputs and outputs where it is not the hidden size; 0: it is */
+    bool shared_gate; /* the shared expert is multiplied by sigmoid(shared_expert_gate x) */
+    bool sigmoid;     /* scores are sigmoid(router x), not a softmax over all experts */
+    bool correction;  /* a bias is added to scores where experts are chosen, and only there */
+    bool normalise;   /* weights of the chosen ones are divided by their sum */
+    float scale;      /* factor on the weights */
+} rse_config_moe;
 
 typedef struct rse_config {
     char model_type[64]; /* as written, of the text part */
@@ -55,24 +93,34 @@ typedef struct rse_config {
     int32_t hidden;
     int32_t layers;
     uint8_t layer[RSE_CONFIG_LAYERS]; /* RSE_LAYER_*, [layers] */
+    uint8_t ffn[RSE_CONFIG_LAYERS];   /* RSE_LAYER_MLP or _MOE of layers that end with one; else 0, [layers] */
     rse_config_ssm ssm;
     rse_config_attention attention;
+    rse_config_moe moe;
     int32_t mlp_width;
     int32_t mlp_act; /* RSE_ACT_SILU: down(silu(gate x) * up x); RSE_ACT_RELU2: down(relu(up x)^2) */
     bool mlp_bias;
     float norm_eps;
-    bool norm_plus_one; /* layer, q and k norms multiply by 1 + w, not by w (the gated norm of the ssm never
-                           does) */
-    bool tied;          /* lm_head is the embedding matrix */
+    bool norm_plus_one;    /* layer, q and k norms multiply by 1 + w, not by w (the gated norm of the ssm never
+                              does) */
+    float embedding_scale; /* factors on embeddings and on what each block adds, and a divisor of logits; 1 */
+    float residual_scale;
+    float logit_divisor;
+    bool tied;             /* lm_head is the embedding matrix */
     int32_t max_positions; /* 0: not stated */
     int32_t mtp_blocks; /* as the config says; 0 if it is silent, the checkpoint may hold mtp.* nevertheless */
     int32_t bos;        /* -1: none */
     int32_t eos[RSE_CONFIG_EOS];
     int32_t eos_count; /* union of config.json and generation_config.json */
-    char dtype[16];    /* "bfloat16"; "" if the config is silent. The tensors decide */
+    float temperature; /* what the maker recommends (generation_config.json); negative: nothing */
+    float top_p;
+    float min_p;
+    int32_t top_k;
+    int32_t scale_block[2]; /* rows and columns of a matrix that share a scale, in FP8 files with blocks */
+    char dtype[16];         /* "bfloat16"; "" if the config is silent. The tensors decide */
 } rse_config;
 
-/* Reads directory/config.json and, where it exists, generation_config.json (end tokens). */
+/* Reads directory/config.json and, where it exists, generation_config.json (end tokens); or a GGUF file. */
 rse_status rse_config_load(const char *directory, rse_config *config, rse_error *err);
 /* The same from texts in memory; generation may be NULL. */
 rse_status rse_config_parse(const char *text, size_t length, const char *generation, size_t generation_length,
@@ -81,6 +129,6 @@ rse_status rse_config_parse(const char *text, size_t length, const char *generat
 /* How many layers are of this kind. */
 int32_t rse_config_count(const rse_config *config, int32_t kind);
 bool rse_config_is_eos(const rse_config *config, int32_t id);
-const char *rse_layer_name(int32_t kind); /* "gdn", "mamba2", "attention", "mlp" */
+const char *rse_layer_name(int32_t kind); /* "gdn", "mamba2", "attention", "mlp", "kda", "mla", "moe" */
 
 #endif

@@ -27,6 +27,10 @@ static const struct {
     [RSE_DTYPE_U32] = {"U32", 4},         [RSE_DTYPE_I32] = {"I32", 4},
     [RSE_DTYPE_F32] = {"F32", 4},         [RSE_DTYPE_U64] = {"U64", 8},
     [RSE_DTYPE_I64] = {"I64", 8},         [RSE_DTYPE_F64] = {"F64", 8},
+    [RSE_DTYPE_Q8_0] = {"Q8_0", 0},       [RSE_DTYPE_Q4_0] = {"Q4_0", 0},
+    [RSE_DTYPE_Q4_K] = {"Q4_K", 0},       [RSE_DTYPE_Q5_K] = {"Q5_K", 0},
+    [RSE_DTYPE_Q6_K] = {"Q6_K", 0},       [RSE_DTYPE_IQ4_NL] = {"IQ4_NL", 0},
+    [RSE_DTYPE_MXFP4] = {"MXFP4", 0},     [RSE_DTYPE_NVFP4] = {"NVFP4", 0},
 };
 
 const char *rse_dtype_name(int32_t dtype) {
@@ -96,7 +100,7 @@ static rse_status read_dtype(const header *h, const char *name, const rse_json *
     if (text == NULL) {
         return bad_tensor(h, name, err, "has no dtype");
     }
-    for (tensor->dtype = 0; tensor->dtype < RSE_DTYPE_COUNT; ++tensor->dtype) {
+    for (tensor->dtype = 0; tensor->dtype < RSE_DTYPE_Q8_0; ++tensor->dtype) {
         if (strcmp(text, dtypes[tensor->dtype].name) == 0) {
             return RSE_OK;
         }

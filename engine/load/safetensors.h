@@ -33,11 +33,20 @@ enum {
     RSE_DTYPE_U64,
     RSE_DTYPE_I64,
     RSE_DTYPE_F64,
+    /* Blocks of several weights with their scales, in GGUF files only; their size is not that of an element. */
+    RSE_DTYPE_Q8_0,
+    RSE_DTYPE_Q4_0,
+    RSE_DTYPE_Q4_K,
+    RSE_DTYPE_Q5_K,
+    RSE_DTYPE_Q6_K,
+    RSE_DTYPE_IQ4_NL,
+    RSE_DTYPE_MXFP4,
+    RSE_DTYPE_NVFP4,
     RSE_DTYPE_COUNT
 };
 /* The format's own spelling, "BF16"; "?" for an unknown value. Static storage. */
 const char *rse_dtype_name(int32_t dtype);
-/* Bytes of one element; 0 for an unknown value. */
+/* Bytes of one element; 0 for an unknown value and for blocks. */
 size_t rse_dtype_size(int32_t dtype);
 
 enum { RSE_TENSOR_RANK = 8 };

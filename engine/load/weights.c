@@ -5,6 +5,8 @@
  */
 #include "load/weights.h"
 
+#include "load/gguf_model.h"
+
 #include "numbers.h"
 
 #include <stdio.h>
@@ -25,7 +27,9 @@ typedef struct slot {
 } slot;
 
 struct rse_weights {
-    rse_safetensors *files;
+    rse_safetensors *files; /* or */
+    rse_gguf *gguf;
+    rse_tensor *renamed; /* [count] of gguf: copies under canonical names, which they own */
     slot *slots;
     size_t count;
 };
@@ -44,15 +48,42 @@ static int by_name(const void *left, const void *right) {
     return strcmp(((const slot *)left)->name, ((const slot *)right)->name);
 }
 
+/* A copy of a GGUF file's tensor under its canonical name. Norms over groups are flat there as elsewhere. */
+static rse_status rename_tensor(rse_weights *w, size_t index, const char *path, rse_error *err) {
+    rse_tensor *t = &w->renamed[index];
+    *t = *rse_gguf_at(w->gguf, index);
+    const char *own = t->name;
+    t->name = NULL;
+    if (t->dtype == RSE_DTYPE_COUNT) {
+        return rse_fail(err, RSE_ERROR_UNSUPPORTED, "%s: tensor %.160s has type %s, which is not supported",
+                        path, own, rse_gguf_type_name(w->gguf, index));
+    }
+    rse_text name = {0};
+    rse_status status = rse_gguf_canonical(w->gguf, own, &name, err);
+    t->name = name.data;
+    const char *last = name.data != NULL ? strstr(name.data, "norm.weight") : NULL;
+    if (last != NULL && t->rank == 2) {
+        t->shape[0] *= t->shape[1];
+        t->rank = 1;
+    }
+    return status;
+}
+
 static rse_status index_slots(rse_weights *w, const char *path, rse_error *err) {
-    w->count = rse_safetensors_count(w->files);
+    w->count = w->gguf != NULL ? rse_gguf_count(w->gguf) : rse_safetensors_count(w->files);
     w->slots = calloc(w->count + 1, sizeof *w->slots);
-    if (w->slots == NULL) {
+    w->renamed = w->gguf != NULL ? calloc(w->count + 1, sizeof *w->renamed) : NULL;
+    if (w->slots == NULL || (w->gguf != NULL && w->renamed == NULL)) {
         return rse_fail(err, RSE_ERROR_MEMORY, "%s: no memory for %zu tensors", path, w->count);
     }
     for (size_t i = 0; i < w->count; ++i) {
-        const rse_tensor *tensor = rse_safetensors_at(w->files, i);
-        w->slots[i] = (slot){.name = canonical(tensor->name), .tensor = tensor};
+        if (w->gguf != NULL) {
+            RSE_TRY(rename_tensor(w, i, path, err));
+            w->slots[i] = (slot){.name = w->renamed[i].name, .tensor = &w->renamed[i]};
+        } else {
+            const rse_tensor *tensor = rse_safetensors_at(w->files, i);
+            w->slots[i] = (slot){.name = canonical(tensor->name), .tensor = tensor};
+        }
     }
     qsort(w->slots, w->count, sizeof *w->slots, by_name);
     for (size_t i = 1; i < w->count; ++i) {
@@ -72,7 +103,8 @@ rse_status rse_weights_open(const char *path, rse_weights **weights, rse_error *
     if (w == NULL) {
         return rse_fail(err, RSE_ERROR_MEMORY, "%s: no memory to open it", path);
     }
-    rse_status status = rse_safetensors_open(path, &w->files, err);
+    rse_status status =
+        rse_gguf_is(path) ? rse_gguf_open(path, &w->gguf, err) : rse_safetensors_open(path, &w->files, err);
     if (status == RSE_OK) {
         status = index_slots(w, path, err);
     }
@@ -91,7 +123,12 @@ void rse_weights_close(rse_weights *weights) {
     for (size_t i = 0; weights->slots != NULL && i < weights->count; ++i) {
         free(weights->slots[i].aligned);
     }
+    for (size_t i = 0; weights->renamed != NULL && i < weights->count; ++i) {
+        free((char *)weights->renamed[i].name);
+    }
+    free(weights->renamed);
     free(weights->slots);
+    rse_gguf_close(weights->gguf);
     rse_safetensors_close(weights->files);
     free(weights);
 }
@@ -149,8 +186,18 @@ static void print_shape(const int64_t *size, int32_t rank, char text[200]) {
 
 /* ---- Taking ------------------------------------------------------------------------------------------- */
 
-static rse_status take(rse_weights *weights, const char *name, const rse_shape *shape, slot **out,
-                       rse_error *err) {
+/* "F32, BF16" */
+static void print_dtypes(uint64_t dtypes, char text[160]) {
+    size_t n = 0;
+    for (int32_t i = 0; i < RSE_DTYPE_COUNT; ++i) {
+        if (dtypes >> i & 1) {
+            n += (size_t)snprintf(text + n, 160 - n, "%s%s", n > 0 ? ", " : "", rse_dtype_name(i));
+        }
+    }
+}
+
+static rse_status take(rse_weights *weights, const char *name, const rse_shape *shape, uint64_t dtypes,
+                       slot **out, rse_error *err) {
     slot *s = find(weights, name);
     char wanted[200];
     char found[200];
@@ -164,21 +211,38 @@ static rse_status take(rse_weights *weights, const char *name, const rse_shape *
         return rse_fail(err, RSE_ERROR_FORMAT, "tensor %.160s has shape %s, expected is %s", t->name, found,
                         wanted);
     }
-    if (t->dtype != RSE_DTYPE_F32 && t->dtype != RSE_DTYPE_BF16 && t->dtype != RSE_DTYPE_F16) {
-        return rse_fail(err, RSE_ERROR_UNSUPPORTED,
-                        "tensor %.160s has dtype %s, supported are F32, BF16 and F16", t->name,
-                        rse_dtype_name(t->dtype));
+    if ((dtypes >> t->dtype & 1) == 0) {
+        print_dtypes(dtypes, wanted);
+        return rse_fail(err, RSE_ERROR_UNSUPPORTED, "tensor %.160s has dtype %s, supported here are %s",
+                        t->name, rse_dtype_name(t->dtype), wanted);
     }
     *out = s;
     return RSE_OK;
 }
 
+const rse_tensor *rse_weights_peek(const rse_weights *weights, const char *name) {
+    const slot *s = find(weights, name);
+    return s != NULL ? s->tensor : NULL;
+}
+
+void rse_weights_skip(rse_weights *weights, const char *name) {
+    slot *s = find(weights, name);
+    if (s != NULL) {
+        s->taken = true;
+    }
+}
+
 rse_status rse_weights_view(rse_weights *weights, const char *name, rse_shape shape, rse_tensor *view,
                             rse_error *err) {
+    return rse_weights_take(weights, name, shape, RSE_DTYPES_PLAIN, view, err);
+}
+
+rse_status rse_weights_take(rse_weights *weights, const char *name, rse_shape shape, uint64_t dtypes,
+                            rse_tensor *view, rse_error *err) {
     slot *s;
-    RSE_TRY(take(weights, name, &shape, &s, err));
+    RSE_TRY(take(weights, name, &shape, dtypes, &s, err));
     const rse_tensor *t = s->tensor;
-    if ((uintptr_t)t->data % rse_dtype_size(t->dtype) != 0 && s->aligned == NULL) {
+    if (t->dtype < RSE_DTYPE_Q8_0 && (uintptr_t)t->data % rse_dtype_size(t->dtype) != 0 && s->aligned == NULL) {
         s->aligned = malloc(t->bytes);
         if (s->aligned == NULL) {
             return rse_fail(err, RSE_ERROR_MEMORY, "tensor %.160s: no memory for %zu bytes", t->name, t->bytes);
@@ -198,7 +262,7 @@ rse_status rse_weights_view(rse_weights *weights, const char *name, rse_shape sh
 rse_status rse_weights_f32(rse_weights *weights, const char *name, rse_shape shape, float *out,
                            rse_error *err) {
     slot *s;
-    RSE_TRY(take(weights, name, &shape, &s, err));
+    RSE_TRY(take(weights, name, &shape, RSE_DTYPES_PLAIN, &s, err));
     rse_convert_to_f32(s->tensor->dtype, s->tensor->data, rse_tensor_elements(s->tensor), out);
     s->taken = true;
     return RSE_OK;

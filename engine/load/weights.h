@@ -4,9 +4,10 @@
  * and at the end nothing may be left over. A missing tensor, another shape, another number format and an
  * unexpected tensor are errors that name the tensor, what was found and what was expected.
  *
- * Canonical names: the first of the prefixes "model.language_model.", "language_model.model.",
- * "language_model.", "model.", "backbone." is dropped, so that "model.layers.0.norm.weight" and
- * "backbone.layers.0.norm.weight" are both "layers.0.norm.weight". "lm_head.weight" and "mtp.*" stay.
+ * Canonical names: in GGUF files what load/gguf_model.h makes of them; otherwise the first of the prefixes
+ * "model.language_model.", "language_model.model.", "language_model.", "model.", "backbone." is dropped, so
+ * that "model.layers.0.norm.weight" and "backbone.layers.0.norm.weight" are both "layers.0.norm.weight".
+ * "lm_head.weight" and "mtp.*" stay.
  */
 #ifndef RSE_WEIGHTS_H
 #define RSE_WEIGHTS_H
@@ -33,7 +34,7 @@ static inline rse_shape rse_shape3(int64_t a, int64_t b, int64_t c) {
 
 typedef struct rse_weights rse_weights;
 
-/* path as for rse_safetensors_open(). Two tensors with one canonical name are an error. */
+/* path as for rse_safetensors_open(), or a GGUF file. Two tensors with one canonical name are an error. */
 rse_status rse_weights_open(const char *path, rse_weights **weights, rse_error *err);
 /* Views end here. NULL is fine. */
 void rse_weights_close(rse_weights *weights);
@@ -50,6 +51,16 @@ bool rse_weights_has_prefix(const rse_weights *weights, const char *prefix);
  */
 rse_status rse_weights_view(rse_weights *weights, const char *name, rse_shape shape, rse_tensor *view,
                             rse_error *err);
+/* The same for any of the dtypes in a mask of 1 << RSE_DTYPE_*. */
+rse_status rse_weights_take(rse_weights *weights, const char *name, rse_shape shape, uint64_t dtypes,
+                            rse_tensor *view, rse_error *err);
+/* What a matrix may be stored in: plain formats, and blocks with their scales. */
+#define RSE_DTYPES_PLAIN (1ull << RSE_DTYPE_F32 | 1ull << RSE_DTYPE_BF16 | 1ull << RSE_DTYPE_F16)
+#define RSE_DTYPES_MATRIX (RSE_DTYPES_PLAIN | ((1ull << RSE_DTYPE_COUNT) - (1ull << RSE_DTYPE_Q8_0)))
+/* A tensor without taking it; NULL if there is none. */
+const rse_tensor *rse_weights_peek(const rse_weights *weights, const char *name);
+/* Counts a tensor as taken, if there is one. */
+void rse_weights_skip(rse_weights *weights, const char *name);
 /* Takes a tensor as f32: out has as many elements as the shape. */
 rse_status rse_weights_f32(rse_weights *weights, const char *name, rse_shape shape, float *out, rse_error *err);
 

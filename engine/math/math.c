@@ -82,10 +82,62 @@ void rse_matmul(const rse_math *math, const rse_matrix *w, const float *bias, in
 }
 
 void rse_matrix_row(const rse_math *math, const rse_matrix *w, int64_t row, float *y) {
-    if (w->dtype == RSSM_DTYPE_BF16) {
-        math->ops->expand_bf16((const uint16_t *)w->data + row * w->cols, y, w->cols);
-    } else {
-        memcpy(y, (const float *)w->data + row * w->cols, (size_t)w->cols * sizeof *y);
+    math->ops->expand(w, row, 0, w->cols, y);
+}
+
+/* Blocks of the packed formats: weights and bytes. Where scales lie apart, only the codes count. */
+static const struct {
+    int32_t dtype, weights, bytes;
+} blocks[] = {
+    {RSSM_DTYPE_F32, 1, 4},
+    {RSSM_DTYPE_BF16, 1, 2},
+    {RSSM_DTYPE_F16, 1, 2},
+    {RSE_PACKED_F8, 1, 1},
+    {RSE_PACKED_NVFP4, 16, 8},
+    {RSE_PACKED_MXFP4, 32, 16},
+    {RSE_PACKED_Q8_0, 32, 34},
+    {RSE_PACKED_Q4_0, 32, 18},
+    {RSE_PACKED_Q4_K, 256, 144},
+    {RSE_PACKED_Q5_K, 256, 176},
+    {RSE_PACKED_Q6_K, 256, 210},
+    {RSE_PACKED_IQ4_NL, 32, 18},
+    {RSE_PACKED_MXFP4_BLOCKS, 32, 17},
+    {RSE_PACKED_NVFP4_BLOCKS, 64, 36},
+};
+
+int64_t rse_matrix_block(int32_t dtype) {
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        if (blocks[i].dtype == dtype) {
+            return blocks[i].weights;
+        }
+    }
+    return 0;
+}
+
+int64_t rse_matrix_bytes(int32_t dtype, int64_t cols) {
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        if (blocks[i].dtype == dtype) {
+            return cols / blocks[i].weights * blocks[i].bytes;
+        }
+    }
+    return 0;
+}
+
+rse_matrix rse_matrix_rows(const rse_matrix *w, int64_t first, int64_t count) {
+    rse_matrix part = *w;
+    part.data = (const char *)w->data + first * rse_matrix_bytes(w->dtype, w->cols);
+    part.rows = count;
+    if (w->dtype == RSE_PACKED_F8) {
+        part.first_row += first;
+    } else if (w->scales != NULL) {
+        part.scales = (const char *)w->scales + first * w->scale_stride;
+    }
+    return part;
+}
+
+void rse_matrix_expand(const rse_matrix *w, float *y) {
+    for (int64_t row = 0; row < w->rows; row++) {
+        rse_math_ops_scalar.expand(w, row, 0, w->cols, y + row * w->cols);
     }
 }
 
@@ -150,6 +202,20 @@ void rse_add(const rse_math *math, int64_t rows, int64_t cols, const float *a, i
 void rse_round_bf16(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride,
                     float *y, int64_t y_stride) {
     run_map(math, math->ops->round_bf16, rows, cols, x, x_stride, NULL, 0, y, y_stride);
+}
+
+void rse_scale(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride, float factor,
+               float *y, int64_t y_stride) {
+    rse_row_args args = {
+        .cols = cols, .a = x, .a_stride = x_stride, .factor = factor, .y = y, .y_stride = y_stride};
+    run_rows(math, math->ops->scale, rows, &args);
+}
+
+void rse_add_scaled(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride,
+                    const float *factors, const int32_t *to, float *y, int64_t y_stride) {
+    rse_row_args args = {
+        .cols = cols, .a = x, .a_stride = x_stride, .factors = factors, .to = to, .y = y, .y_stride = y_stride};
+    run_rows(math, math->ops->add_scaled, rows, &args);
 }
 
 void rse_softmax(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride, float *y,

@@ -31,13 +31,51 @@ void rse_math_destroy(rse_math *math);
 const char *rse_math_isa(const rse_math *math);
 rse_pool *rse_math_pool(const rse_math *math);
 
-/* A weight matrix as checkpoints store it: W[rows][cols], row-major and contiguous. Borrows data. */
+/*
+ * A weight matrix as checkpoints store it: W[rows][cols], row-major and contiguous. Borrows data and scales.
+ * What is packed stays packed: products expand a block of it at a time, on the way.
+ *
+ * RSE_PACKED_F8: a byte E4M3 for each weight; the weight is code * scales[(row + first_row) / scale_rows][col /
+ * scale_cols], f32 with scale_stride from row to row. RSE_PACKED_NVFP4, _MXFP4: half a byte E2M1, the low half
+ * first; a byte of scale, E4M3 or E8M0, for each 16 or 32 weights of a row, scales [rows][cols / 16 or 32]. The
+ * others are the blocks of llama.cpp's files, which hold their scales. All are multiplied by factor.
+ */
+enum {
+    RSE_PACKED_F8 = 100,
+    RSE_PACKED_NVFP4,
+    RSE_PACKED_MXFP4,
+    RSE_PACKED_Q8_0,
+    RSE_PACKED_Q4_0,
+    RSE_PACKED_Q4_K,
+    RSE_PACKED_Q5_K,
+    RSE_PACKED_Q6_K,
+    RSE_PACKED_IQ4_NL,
+    RSE_PACKED_MXFP4_BLOCKS,
+    RSE_PACKED_NVFP4_BLOCKS
+};
+
 typedef struct rse_matrix {
     const void *data;
     int64_t rows;  /* outputs */
-    int64_t cols;  /* inputs */
-    int32_t dtype; /* RSSM_DTYPE_F32 or RSSM_DTYPE_BF16 */
+    int64_t cols;  /* inputs; of packed formats a multiple of rse_matrix_block() */
+    int32_t dtype; /* RSSM_DTYPE_F32, _BF16 or _F16, or RSE_PACKED_* */
+    float factor;  /* packed formats */
+    const void *scales;
+    int64_t scale_stride;
+    int64_t first_row;
+    int32_t scale_rows;
+    int32_t scale_cols;
 } rse_matrix;
+
+/* Weights of a row that only make sense together: 1, or what a block has. 0 for an unknown dtype. */
+int64_t rse_matrix_block(int32_t dtype);
+/* Bytes of `cols` weights of a row, a multiple of the block. */
+int64_t rse_matrix_bytes(int32_t dtype, int64_t cols);
+/* Rows first .. first + count - 1 as a matrix of their own. */
+rse_matrix rse_matrix_rows(const rse_matrix *w, int64_t first, int64_t count);
+
+/* All rows of a matrix in f32, y [rows][cols], by portable code; for what is done once at loading. */
+void rse_matrix_expand(const rse_matrix *w, float *y);
 
 /*
  * y[m][o] = sum_i W[o][i] x[m][i] + bias[o] for m in [0, rows). bias [w->rows] may be NULL. y must not overlap
@@ -63,6 +101,12 @@ void rse_sigmoid_mul(const rse_math *math, int64_t rows, int64_t cols, const flo
 /* y = max(x, 0)^2 */
 void rse_relu2(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride, float *y,
                int64_t y_stride);
+/* y = s x, one factor for all */
+void rse_scale(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride, float factor,
+               float *y, int64_t y_stride);
+/* y[to[m]] += factors[m] * x[m], for m in [0, rows); no row of y twice. to NULL: row m itself. */
+void rse_add_scaled(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride,
+                    const float *factors, const int32_t *to, float *y, int64_t y_stride);
 /* y = a + b */
 void rse_add(const rse_math *math, int64_t rows, int64_t cols, const float *a, int64_t a_stride, const float *b,
              int64_t b_stride, float *y, int64_t y_stride);

@@ -38,6 +38,9 @@ typedef struct rse_row_args {
     float eps;
     float *y;
     int64_t y_stride;
+    float factor;
+    const float *factors;
+    const int32_t *to;
 } rse_row_args;
 
 typedef void rse_row_fn(const rse_row_args *args, int64_t row);
@@ -80,8 +83,11 @@ typedef struct rse_math_ops {
     rse_row_fn *relu2;
     rse_row_fn *add;
     rse_row_fn *round_bf16;
+    rse_row_fn *scale;      /* y = factor a */
+    rse_row_fn *add_scaled; /* row to[row] of y += factors[row] a */
     rse_row_fn *softmax;
-    void (*expand_bf16)(const uint16_t *x, float *y, int64_t n);
+    /* y[n] = weights col .. col + n - 1 of a row, both multiples of the matrix's block */
+    void (*expand)(const rse_matrix *w, int64_t row, int64_t col, int64_t n, float *y);
     float (*max)(const float *x, int64_t n); /* NaN is passed over; -infinity if nothing else is there */
 } rse_math_ops;
 

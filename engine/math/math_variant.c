@@ -7,6 +7,7 @@
 #include "math/math_ops.h"
 
 #include "math/rows.inl.h"
+#include "math/packed.inl.h"
 #include "math/matmul.inl.h"
 #include "math/attention.inl.h"
 
@@ -21,6 +22,8 @@ const rse_math_ops RSSM_NAME(rse_math_ops) = {
     .add = add,
     .round_bf16 = round_bf16,
     .softmax = softmax,
-    .expand_bf16 = expand_bf16,
+    .scale = scale,
+    .add_scaled = add_scaled,
+    .expand = expand_row,
     .max = row_max,
 };

@@ -5,7 +5,7 @@
  * tile may be run over any stretch of the inner dimension and continued later: partial sums are kept as
  * vectors, and the tree over the lanes is climbed once, at the end. That is why few rows (W is streamed once,
  * from end to end) and many rows (blocks that stay in the caches, W expanded to f32 once per block) give the
- * same bits.
+ * same bits. Packed weights are always expanded by the block.
  */
 #ifndef RSE_MATMUL_INL_H
 #define RSE_MATMUL_INL_H
@@ -15,6 +15,7 @@
 
 #include "cpu/vec.h"
 #include "math/math_ops.h"
+#include "math/packed.inl.h"
 
 enum {
     TILE_ROWS = 6,      /* rows of x in a tile */
@@ -163,14 +164,6 @@ static void group_block(const weight_block *w, int64_t rows, const float *x, int
     }
 }
 
-static void expand_bf16(const uint16_t *x, float *y, int64_t n) {
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        v16_store(y + i, v16_load_bf16(x + i));
-    }
-    v16_store_n(y + i, v16_load_bf16_n(x + i, (int)(n - i)), (int)(n - i));
-}
-
 /* Climbs the tree over the lanes for outputs first.. of one group and writes them. */
 static void group_finish(const rse_matmul_args *a, int64_t first, int64_t outputs, int64_t row, int64_t rows,
                          const group_sums *sums) {
@@ -188,7 +181,8 @@ static void matmul_rows(const rse_matmul_args *a, int64_t group, int64_t count, 
     group_sums sums[RSE_MATMUL_MAX_GROUPS][BLOCK_ROWS];
     _Alignas(64) float expanded[GROUP * BLOCK_DEPTH];
     bool bf16 = w->dtype == RSSM_DTYPE_BF16, few = rows <= FEW_ROWS;
-    int64_t block = few ? w->cols : BLOCK_DEPTH;
+    bool expand = w->dtype != RSSM_DTYPE_F32 && !(bf16 && few);
+    int64_t block = few && !expand ? w->cols : BLOCK_DEPTH;
     for (int64_t k = 0; k < w->cols; k += block) {
         int64_t depth = w->cols - k < block ? w->cols - k : block;
         const float *x = a->x + row * a->x_stride + k;
@@ -196,12 +190,13 @@ static void matmul_rows(const rse_matmul_args *a, int64_t group, int64_t count, 
             int64_t first = (group + g) * GROUP;
             weight_block wb = {
                 .stride = w->cols, .rows = w->rows - first < GROUP ? w->rows - first : GROUP, .bf16 = bf16};
-            wb.data = (const char *)w->data + (first * w->cols + k) * (bf16 ? 2 : 4);
-            if (bf16 && !few) {
+            if (expand) {
                 for (int64_t o = 0; o < wb.rows; o++) {
-                    expand_bf16((const uint16_t *)wb.data + o * w->cols, expanded + o * BLOCK_DEPTH, depth);
+                    expand_row(w, first + o, k, depth, expanded + o * BLOCK_DEPTH);
                 }
                 wb = (weight_block){.data = expanded, .stride = BLOCK_DEPTH, .rows = wb.rows};
+            } else {
+                wb.data = (const char *)w->data + (first * w->cols + k) * (bf16 ? 2 : 4);
             }
             group_block(&wb, rows, x, a->x_stride, depth, k == 0, sums[g]);
         }

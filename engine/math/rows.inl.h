@@ -91,6 +91,26 @@ static void round_bf16(const rse_row_args *a, int64_t row) {
     map_row(a, row, round_bf16_lanes);
 }
 
+static void scale(const rse_row_args *a, int64_t row) {
+    const float *x = a->a + row * a->a_stride;
+    float *y = a->y + row * a->y_stride;
+    v16 factor = v16_set1(a->factor);
+    for (int64_t i = 0; i < a->cols; i += 16) {
+        int n = lanes_at(a->cols, i);
+        v16_store_n(y + i, v16_mul(factor, v16_load_n(x + i, n)), n);
+    }
+}
+
+static void add_scaled(const rse_row_args *a, int64_t row) {
+    const float *x = a->a + row * a->a_stride;
+    float *y = a->y + (a->to != NULL ? a->to[row] : row) * a->y_stride;
+    v16 factor = v16_set1(a->factors[row]);
+    for (int64_t i = 0; i < a->cols; i += 16) {
+        int n = lanes_at(a->cols, i);
+        v16_store_n(y + i, v16_fma(factor, v16_load_n(x + i, n), v16_load_n(y + i, n)), n);
+    }
+}
+
 static float max_lane(v16 v) {
     float lanes[16];
     v16_store(lanes, v);

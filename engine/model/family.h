@@ -24,11 +24,27 @@ typedef struct rse_family {
 
 extern const rse_family rse_family_qwen3_5;
 extern const rse_family rse_family_nemotron_h;
+extern const rse_family rse_family_mamba2;
+extern const rse_family rse_family_granite_hybrid;
+extern const rse_family rse_family_kimi_linear;
 
 /* The next block of the model. There is room for two per layer. */
 rse_block *rse_build_block(rse_builder *builder, int32_t kind, int32_t layer);
 
-/* Matrix [rows][cols] "<name>.weight", and the bias "<name>.bias" [rows] if asked for. F16 becomes f32. */
+/* Memory, zeroed, that is freed with the model. */
+rse_status rse_build_own(rse_builder *builder, size_t bytes, void **memory, rse_error *err);
+/* The two ways in which tensors are taken: as stored, with the scales of packed ones, or as f32. */
+rse_status rse_take_matrix(rse_builder *builder, const char *name, rse_shape shape, rse_matrix *matrix,
+                           rse_error *err);
+rse_status rse_take_vector(rse_builder *builder, const char *name, rse_shape shape, float **vector,
+                           rse_error *err);
+
+/* Whether the checkpoint has a tensor of this full name. */
+bool rse_build_has(const rse_builder *builder, const char *name, ...) __attribute__((format(printf, 2, 3)));
+/* Matrix of this full name; of a shape of three sizes the first two are rows. */
+rse_status rse_build_matrix(rse_builder *builder, rse_shape shape, rse_matrix *matrix, rse_error *err,
+                            const char *name, ...) __attribute__((format(printf, 5, 6)));
+/* Matrix [rows][cols] "<name>.weight", and the bias "<name>.bias" [rows] if asked for. */
 rse_status rse_build_linear(rse_builder *builder, int64_t rows, int64_t cols, bool bias, rse_linear *linear,
                             rse_error *err, const char *name, ...) __attribute__((format(printf, 7, 8)));
 /* Tensor of this full name as f32. */
@@ -41,6 +57,36 @@ rse_status rse_build_norm(rse_builder *builder, int64_t cols, const float **norm
 /* "<stem>.q_proj" and so on: projections, output gate, biases and head norms as the configuration has them. */
 rse_status rse_build_attention(rse_builder *builder, rse_attn *attn, rse_error *err, const char *stem, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* "<stem>.q_proj", or q_a_proj, q_a_layernorm and q_b_proj; "<stem>.kv_a_proj_with_mqa" and so on. */
+rse_status rse_build_mla(rse_builder *builder, rse_mla *mla, rse_error *err, const char *stem, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* "<stem>.gate_proj" if gated, "<stem>.up_proj", "<stem>.down_proj", with biases as the configuration says. */
+rse_status rse_build_mlp(rse_builder *builder, int64_t width, bool gated, rse_mlp *mlp, rse_error *err,
+                         const char *stem, ...) __attribute__((format(printf, 6, 7)));
+
+/* How a family calls the parts of its mixtures, behind "<stem>.". */
+typedef struct rse_moe_names {
+    const char *router; /* of a matrix */
+    const char *gate, *up,
+        *down;         /* of a matrix per expert, "<stem>.experts.0.<up>"; gate NULL: experts have none */
+    const char *fused; /* full name of gate and up of all experts; unused without gates */
+    const char *stacked_down; /* full name of all experts' down projections */
+    const char *shared;       /* stem of the shared expert; NULL: the family builds it */
+} rse_moe_names;
+/* Router, correction, latent projections, experts and shared expert, as the configuration has them. */
+rse_status rse_build_moe(rse_builder *builder, const rse_moe_names *names, rse_moe *moe, rse_error *err,
+                         const char *stem, ...) __attribute__((format(printf, 5, 6)));
+
+/* "<stem>.in_proj", conv1d, A_log, dt_bias, D, norm, out_proj of a Mamba-2 mixer; and the spec of its layers.
+ */
+rse_status rse_build_mamba2(rse_builder *builder, rse_mixer *mixer, rse_error *err, const char *stem, ...)
+    __attribute__((format(printf, 4, 5)));
+void rse_build_mamba2_spec(rse_model *model);
+/* "<at>.A_log", or "<at>.A" where the file holds -exp(A_log). */
+rse_status rse_build_decay(rse_builder *builder, int64_t heads, rssm_layer_weights *constants, rse_error *err,
+                           const char *at);
 
 /* Embedding and output matrix, the latter the embedding where they are tied. */
 rse_status rse_build_ends(rse_builder *builder, const char *embedding, rse_error *err);

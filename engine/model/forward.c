@@ -1,27 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "model/forward.h"
+#include "model/forward_parts.h"
 #include "numbers.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct rse_forward {
-    rse_forward_desc desc;
-    bool bf16;
-    int64_t bytes;
-    float *memory;
-    /* Rows of one token each, in memory. */
-    float *x;         /* [hidden] residual stream */
-    float *normed;    /* [hidden] */
-    float *delta;     /* [hidden] what a block adds */
-    float *wide;      /* mixer: packed row; attention: queries; MLP: gate, or up where there is none */
-    float *inner;     /* mixer: y; attention: its result; MLP: up */
-    float *keys;      /* [kv heads][head_dim] */
-    float *values;    /* the same */
-    float *rope;      /* [rotary] */
-    uint16_t *packed; /* mixer: packed row in bf16, with bf16 io */
-};
 
 rse_status rse_library(const rssm_context *context, rssm_status status, rse_error *err) {
     if (status == RSSM_OK) {
@@ -35,32 +18,31 @@ rse_status rse_library(const rssm_context *context, rssm_status status, rse_erro
     return rse_fail(err, mapped, "%s", message[0] != '\0' ? message : rssm_status_string(status));
 }
 
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-/* Values per token of every scratch array, each a multiple of 16 so that all arrays are aligned. */
-typedef struct widths {
-    int64_t hidden, wide, inner, keys, rope, packed;
-} widths;
-
-static widths measure(const rse_model *model, bool bf16) {
+static rse_scratch measure(const rse_model *model, bool bf16) {
     const rse_config *config = &model->config;
-    widths w = {.hidden = config->hidden};
+    rse_scratch w = {.hidden = config->hidden};
     for (int32_t i = 0; i < model->blocks; i++) {
         const rse_block *block = &model->block[i];
         if (block->kind == RSE_BLOCK_MIXER) {
-            w.wide = larger(w.wide, block->mixer.width);
-            w.inner = larger(w.inner, block->mixer.out.w.cols);
-            w.packed = bf16 ? larger(w.packed, (block->mixer.width + 1) / 2) : 0;
+            w.wide = rse_larger(w.wide, block->mixer.width);
+            w.inner = rse_larger(w.inner, block->mixer.out.w.cols);
+            w.packed = bf16 ? rse_larger(w.packed, (block->mixer.width + 1) / 2) : 0;
+            for (int32_t j = 0; j < block->mixer.inputs; j++) {
+                const rse_projection *in = &block->mixer.in[j];
+                w.low = rse_larger(w.low, in->segment != NULL ? in->w.w.rows : in->low.w.rows);
+            }
         } else if (block->kind == RSE_BLOCK_ATTENTION) {
-            w.wide = larger(w.wide, block->attn.q.w.rows);
-            w.inner = larger(w.inner, block->attn.out.w.cols);
+            w.wide = rse_larger(w.wide, block->attn.q.w.rows);
+            w.inner = rse_larger(w.inner, block->attn.out.w.cols);
             w.keys = block->attn.k.w.rows;
             w.rope = config->attention.rotary;
+        } else if (block->kind == RSE_BLOCK_MLA) {
+            rse_latent_measure(config, &w);
+        } else if (block->kind == RSE_BLOCK_MOE) {
+            rse_experts_measure(config, &w);
         } else {
-            w.wide = larger(w.wide, block->mlp.up.w.rows);
-            w.inner = larger(w.inner, block->mlp.up.w.rows);
+            w.wide = rse_larger(w.wide, block->mlp.up.w.rows);
+            w.inner = rse_larger(w.inner, block->mlp.up.w.rows);
         }
     }
     return w;
@@ -72,7 +54,7 @@ static float *carve(float **next, int64_t tokens, int64_t width) {
     return at;
 }
 
-static void lay_out(rse_forward *f, const widths *w, float **next) {
+static void lay_out(rse_forward *f, const rse_scratch *w, float **next) {
     int64_t tokens = f->desc.tokens;
     f->x = carve(next, tokens, w->hidden);
     f->normed = carve(next, tokens, w->hidden);
@@ -83,6 +65,11 @@ static void lay_out(rse_forward *f, const widths *w, float **next) {
     f->values = carve(next, tokens, w->keys);
     f->rope = carve(next, tokens, w->rope);
     f->packed = (uint16_t *)carve(next, tokens, w->packed);
+    f->low = carve(next, tokens, w->low);
+    f->score = carve(next, tokens, w->score);
+    f->gathered = carve(next, tokens, w->gathered);
+    f->given = carve(next, tokens, w->given);
+    f->route = carve(next, tokens, w->route);
 }
 
 rse_status rse_forward_create(const rse_forward_desc *desc, rse_forward **forward, rse_error *err) {
@@ -93,9 +80,10 @@ rse_status rse_forward_create(const rse_forward_desc *desc, rse_forward **forwar
     }
     f->desc = *desc;
     f->bf16 = desc->io_dtype == RSSM_DTYPE_BF16;
-    widths w = measure(desc->model, f->bf16);
+    rse_scratch w = measure(desc->model, f->bf16);
     float *next = NULL;
-    int64_t per_token = 3 * w.hidden + w.wide + w.inner + 2 * w.keys + w.rope + w.packed;
+    int64_t per_token = 3 * w.hidden + w.wide + w.inner + 2 * w.keys + w.rope + w.packed + w.low + w.score +
+                        w.gathered + w.given + w.route;
     f->bytes = (per_token * desc->tokens + 16 * 16) * (int64_t)sizeof(float);
     void *memory = NULL;
     if (posix_memalign(&memory, 64, (size_t)f->bytes) != 0) {
@@ -121,17 +109,22 @@ int64_t rse_forward_bytes(const rse_forward *forward) {
     return forward->bytes;
 }
 
-/* Where a bf16 model would store a tensor. */
-static void store(const rse_forward *f, int64_t rows, int64_t cols, float *x, int64_t stride) {
+void rse_forward_store(const rse_forward *f, int64_t rows, int64_t cols, float *x, int64_t stride) {
     if (f->bf16) {
         rse_round_bf16(f->desc.math, rows, cols, x, stride, x, stride);
     }
 }
 
+void rse_forward_linear(const rse_forward *f, const rse_linear *w, int64_t tokens, const float *x,
+                        int64_t x_stride, float *y, int64_t y_stride) {
+    rse_matmul(f->desc.math, &w->w, w->bias, tokens, x, x_stride, y, y_stride);
+    rse_forward_store(f, tokens, w->w.rows, y, y_stride);
+}
+
+/* The same for dense rows of x. */
 static void linear(const rse_forward *f, const rse_linear *w, int64_t tokens, const float *x, float *y,
                    int64_t y_stride) {
-    rse_matmul(f->desc.math, &w->w, w->bias, tokens, x, w->w.cols, y, y_stride);
-    store(f, tokens, w->w.rows, y, y_stride);
+    rse_forward_linear(f, w, tokens, x, w->w.cols, y, y_stride);
 }
 
 rssm_layer_inputs rse_mixer_inputs(const rse_mixer *mixer, const void *packed, int32_t io_dtype) {
@@ -152,12 +145,31 @@ rssm_layer_inputs rse_mixer_inputs(const rse_mixer *mixer, const void *packed, i
     return inputs;
 }
 
+/* One projection of a mixer into the packed rows. */
+static void project(rse_forward *f, const rse_projection *in, int64_t tokens, float *packed, int64_t width) {
+    const float *x = f->normed;
+    if (in->low.w.data != NULL) {
+        linear(f, &in->low, tokens, x, f->low, in->low.w.rows);
+        x = f->low;
+    }
+    if (in->segment == NULL) {
+        linear(f, &in->w, tokens, x, packed + in->to, width);
+        return;
+    }
+    int64_t rows = in->w.w.rows;
+    linear(f, &in->w, tokens, x, f->low, rows);
+    for (int64_t t = 0; t < tokens; t++) {
+        for (int32_t i = 0; i < in->segments; i++) {
+            const rse_segment *s = &in->segment[i];
+            memcpy(packed + t * width + s->to, f->low + t * rows + s->from, (size_t)s->count * sizeof *packed);
+        }
+    }
+}
+
 static rse_status run_mixer(rse_forward *f, const rse_step *step, const rse_mixer *mixer, rse_error *err) {
     int64_t tokens = step->tokens;
-    int64_t column = 0;
     for (int32_t i = 0; i < mixer->inputs; i++) {
-        linear(f, &mixer->in[i], tokens, f->normed, f->wide + column, mixer->width);
-        column += mixer->in[i].w.rows;
+        project(f, &mixer->in[i], tokens, f->wide, mixer->width);
     }
     const void *packed = f->wide;
     if (f->bf16) {
@@ -182,7 +194,7 @@ static rse_status run_mixer(rse_forward *f, const rse_step *step, const rse_mixe
         status = rssm_cache_prefill(f->desc.cache, mixer->index, &step->batch, &inputs, &out, NULL);
     }
     RSE_TRY(rse_library(f->desc.context, status, err));
-    store(f, tokens, mixer->out.w.cols, f->inner, mixer->out.w.cols);
+    rse_forward_store(f, tokens, mixer->out.w.cols, f->inner, mixer->out.w.cols);
     linear(f, &mixer->out, tokens, f->inner, f->delta, f->desc.model->config.hidden);
     return RSE_OK;
 }
@@ -194,12 +206,12 @@ static void norm_and_turn(rse_forward *f, int64_t tokens, int64_t heads, const f
     int64_t dim = config->attention.head_dim;
     if (norm != NULL) {
         rse_rms_norm(f->desc.math, tokens * heads, dim, x, head_stride, norm, config->norm_eps, x, head_stride);
-        store(f, tokens * heads, dim, x, head_stride);
+        rse_forward_store(f, tokens * heads, dim, x, head_stride);
     }
     if (config->attention.rotary > 0) {
         rse_rope(f->desc.math, tokens, heads, config->attention.rotary, f->rope, x, heads * head_stride,
                  head_stride);
-        store(f, tokens * heads, dim, x, head_stride);
+        rse_forward_store(f, tokens * heads, dim, x, head_stride);
     }
 }
 
@@ -230,7 +242,7 @@ static void run_attention(rse_forward *f, const rse_step *step, const rse_attn *
         .pool = f->desc.kv,
         .layer = attn->index,
         .heads = shape->q_heads,
-        .scale = 1.0f / sqrtf((float)dim),
+        .scale = shape->scale != 0.0f ? shape->scale : 1.0f / sqrtf((float)dim),
         .row_count = step->attends,
         .rows = step->attend,
         .q = f->wide,
@@ -240,26 +252,46 @@ static void run_attention(rse_forward *f, const rse_step *step, const rse_attn *
         .out_stride = out_stride,
     };
     rse_attention(f->desc.math, &args);
-    store(f, tokens, out_stride, f->inner, out_stride);
+    rse_forward_store(f, tokens, out_stride, f->inner, out_stride);
     if (shape->output_gate) {
         rse_sigmoid_mul(f->desc.math, tokens * shape->q_heads, dim, f->wide + dim, q_head, f->inner, dim,
                         f->inner, dim);
-        store(f, tokens, out_stride, f->inner, out_stride);
+        rse_forward_store(f, tokens, out_stride, f->inner, out_stride);
     }
     linear(f, &attn->out, tokens, f->inner, f->delta, f->desc.model->config.hidden);
 }
 
-static void run_mlp(rse_forward *f, int64_t tokens, const rse_mlp *mlp) {
+void rse_forward_mlp(const rse_forward *f, int64_t tokens, const rse_mlp *mlp, const float *x, float *y) {
     int64_t width = mlp->up.w.rows;
-    linear(f, &mlp->up, tokens, f->normed, f->inner, width);
+    linear(f, &mlp->up, tokens, x, f->inner, width);
     if (mlp->gate.w.data != NULL) {
-        linear(f, &mlp->gate, tokens, f->normed, f->wide, width);
+        linear(f, &mlp->gate, tokens, x, f->wide, width);
         rse_silu_mul(f->desc.math, tokens, width, f->wide, width, f->inner, width, f->inner, width);
     } else {
         rse_relu2(f->desc.math, tokens, width, f->inner, width, f->inner, width);
     }
-    store(f, tokens, width, f->inner, width);
-    linear(f, &mlp->down, tokens, f->inner, f->delta, f->desc.model->config.hidden);
+    rse_forward_store(f, tokens, width, f->inner, width);
+    linear(f, &mlp->down, tokens, f->inner, y, mlp->down.w.rows);
+}
+
+/* delta = what the block makes of the normed rows. */
+static rse_status run_kind(rse_forward *f, const rse_step *step, const rse_block *block, rse_error *err) {
+    switch (block->kind) {
+    case RSE_BLOCK_MIXER:
+        return run_mixer(f, step, &block->mixer, err);
+    case RSE_BLOCK_ATTENTION:
+        run_attention(f, step, &block->attn);
+        return RSE_OK;
+    case RSE_BLOCK_MLA:
+        rse_latent_run(f, step, &block->mla);
+        return RSE_OK;
+    case RSE_BLOCK_MOE:
+        rse_experts_run(f, step->tokens, &block->moe);
+        return RSE_OK;
+    default:
+        rse_forward_mlp(f, step->tokens, &block->mlp, f->normed, f->delta);
+        return RSE_OK;
+    }
 }
 
 static rse_status run_block(rse_forward *f, const rse_step *step, const rse_block *block, rse_error *err) {
@@ -268,16 +300,14 @@ static rse_status run_block(rse_forward *f, const rse_step *step, const rse_bloc
     int64_t hidden = config->hidden;
     int64_t tokens = step->tokens;
     rse_rms_norm(math, tokens, hidden, f->x, hidden, block->norm, config->norm_eps, f->normed, hidden);
-    store(f, tokens, hidden, f->normed, hidden);
-    if (block->kind == RSE_BLOCK_MIXER) {
-        RSE_TRY(run_mixer(f, step, &block->mixer, err));
-    } else if (block->kind == RSE_BLOCK_ATTENTION) {
-        run_attention(f, step, &block->attn);
-    } else {
-        run_mlp(f, tokens, &block->mlp);
+    rse_forward_store(f, tokens, hidden, f->normed, hidden);
+    RSE_TRY(run_kind(f, step, block, err));
+    if (config->residual_scale != 1.0f) {
+        rse_scale(math, tokens, hidden, f->delta, hidden, config->residual_scale, f->delta, hidden);
+        rse_forward_store(f, tokens, hidden, f->delta, hidden);
     }
     rse_add(math, tokens, hidden, f->x, hidden, f->delta, hidden, f->x, hidden);
-    store(f, tokens, hidden, f->x, hidden);
+    rse_forward_store(f, tokens, hidden, f->x, hidden);
     return RSE_OK;
 }
 
@@ -286,7 +316,7 @@ static void finish_all(rse_forward *f, const rse_step *step) {
     int64_t hidden = f->desc.model->config.hidden;
     rse_rms_norm(f->desc.math, step->tokens, hidden, f->x, hidden, f->desc.model->norm,
                  f->desc.model->config.norm_eps, step->hidden, hidden);
-    store(f, step->tokens, hidden, step->hidden, hidden);
+    rse_forward_store(f, step->tokens, hidden, step->hidden, hidden);
 }
 
 /* Final norm and output matrix, for the tokens whose outputs are wanted. */
@@ -298,7 +328,7 @@ static void finish(rse_forward *f, const rse_step *step, float *logits, float *h
     }
     rse_rms_norm(f->desc.math, step->outputs, hidden, f->normed, hidden, model->norm, model->config.norm_eps,
                  f->normed, hidden);
-    store(f, step->outputs, hidden, f->normed, hidden);
+    rse_forward_store(f, step->outputs, hidden, f->normed, hidden);
     if (f->desc.probe != NULL) {
         f->desc.probe(f->desc.probe_user, model->config.layers, step->outputs, hidden, f->normed);
     }
@@ -308,6 +338,11 @@ static void finish(rse_forward *f, const rse_step *step, float *logits, float *h
     if (logits != NULL) {
         rse_matmul(f->desc.math, &model->output.w, model->output.bias, step->outputs, f->normed, hidden, logits,
                    model->config.vocab);
+        if (model->config.logit_divisor != 1.0f) {
+            int64_t vocab = model->config.vocab;
+            rse_scale(f->desc.math, step->outputs, vocab, logits, vocab, 1.0f / model->config.logit_divisor,
+                      logits, vocab);
+        }
     }
 }
 
@@ -320,7 +355,10 @@ rse_status rse_forward_run(rse_forward *f, const rse_step *step, float *logits, 
     for (int64_t i = 0; step->x == NULL && i < step->tokens; i++) {
         rse_matrix_row(f->desc.math, &model->embedding, step->ids[i], f->x + i * size);
     }
-    store(f, step->tokens, size, f->x, size);
+    if (model->config.embedding_scale != 1.0f) {
+        rse_scale(f->desc.math, step->tokens, size, f->x, size, model->config.embedding_scale, f->x, size);
+    }
+    rse_forward_store(f, step->tokens, size, f->x, size);
     if (model->attention > 0 && model->config.attention.rotary > 0) {
         RSE_TRY(rse_rope_table(model->config.attention.rotary, model->config.attention.rope_theta, step->tokens,
                                step->positions, f->rope, err));

@@ -4,9 +4,9 @@
  *
  *     x = embedding[token];  for each block: x = x + block(norm(x));  logits = output norm(x)
  *
- * A block is a recurrent mixer, attention, or an MLP. A family is one function that fills this struct from the
- * tensors of a checkpoint: it decides which blocks there are and which tensors they are made of, and nothing
- * else of the engine knows about families.
+ * A block is a recurrent mixer, attention, an MLP, or a mixture of experts. A family is one function that fills
+ * this struct from the tensors of a checkpoint: it decides which blocks there are and which tensors they are
+ * made of, and nothing else of the engine knows about families.
  *
  * Matrices are views into the mapped files; vectors (norms, convolutions, decays) are converted to f32. Both
  * live as long as the model, which is immutable once loaded.
@@ -25,15 +25,29 @@ typedef struct rse_linear {
     const float *bias; /* [w.rows] or NULL */
 } rse_linear;
 
-enum { RSE_BLOCK_MIXER, RSE_BLOCK_ATTENTION, RSE_BLOCK_MLP };
-enum { RSE_MIXER_INPUTS = 4 };
+enum { RSE_BLOCK_MIXER, RSE_BLOCK_ATTENTION, RSE_BLOCK_MLP, RSE_BLOCK_MLA, RSE_BLOCK_MOE };
+enum { RSE_MIXER_INPUTS = 6 };
 
-/* GDN and Mamba-2 alike: projections whose results stand side by side in one packed row of `width` values, from
- * which the library takes its inputs, and the output projection. */
+/* Columns from .. from + count - 1 of a projection's result go to column `to` of the packed row. */
+typedef struct rse_segment {
+    int32_t from, to, count;
+} rse_segment;
+
+/* w x, or w (low x). The result stands at column `to` of the packed row, or is spread over it by segments. */
+typedef struct rse_projection {
+    rse_linear low; /* w.data is NULL: none */
+    rse_linear w;
+    int64_t to;
+    const rse_segment *segment; /* [segments] or NULL */
+    int32_t segments;
+} rse_projection;
+
+/* All recurrent kinds alike: projections whose results stand side by side in one packed row of `width` values,
+ * from which the library takes its inputs, and the output projection. */
 typedef struct rse_mixer {
     int32_t index; /* among the recurrent layers */
     int32_t inputs;
-    rse_linear in[RSE_MIXER_INPUTS]; /* in the order of the packed row */
+    rse_projection in[RSE_MIXER_INPUTS];
     int64_t width;
     int64_t q, k, v, z, decay, beta; /* first column of each; beta is -1 for Mamba-2 */
     rssm_layer_weights constants;
@@ -46,10 +60,38 @@ typedef struct rse_attn {
     const float *q_norm, *k_norm; /* [head_dim], or NULL */
 } rse_attn;
 
+/*
+ * Attention over latent rows, in the absorbed form: what is kept of a token is one row [latent | shared], key
+ * and value of all heads at once (the values' own part is the latent). A head's query goes through the
+ * transposed key half of kv_b before, its result through the value half after, so that no key of a head ever
+ * exists: (W_k^T q) c = q (W_k c).
+ */
+typedef struct rse_mla {
+    int32_t index;         /* among the attention layers */
+    rse_linear q_low;      /* w.data is NULL: queries are projected directly */
+    const float *q_norm;   /* [q_latent], with q_low */
+    rse_linear q;          /* per head [nope | shared] */
+    rse_linear kv;         /* [latent | shared] */
+    const float *kv_norm;  /* [latent] */
+    rse_matrix key_t;      /* [heads * latent][nope]: per head the transposed key half of kv_b */
+    const rse_matrix *val; /* [heads] matrices [v_dim][latent] */
+    rse_linear out;
+} rse_mla;
+
 typedef struct rse_mlp {
     rse_linear gate; /* w.data is NULL for the form without a gate, down(relu(up x)^2) */
     rse_linear up, down;
 } rse_mlp;
+
+typedef struct rse_moe {
+    rse_linear router;       /* [experts][hidden], without rounding to the io format */
+    const float *correction; /* [experts] or NULL */
+    rse_mlp *expert;         /* [experts] */
+    rse_linear latent_in;    /* w.data is NULL: experts work on the hidden size */
+    rse_linear latent_out;
+    rse_mlp shared;         /* up.w.data is NULL: none */
+    rse_linear shared_gate; /* [1][hidden]; w.data is NULL: none */
+} rse_moe;
 
 typedef struct rse_block {
     int32_t kind;      /* RSE_BLOCK_* */
@@ -58,7 +100,9 @@ typedef struct rse_block {
     union {
         rse_mixer mixer;
         rse_attn attn;
+        rse_mla mla;
         rse_mlp mlp;
+        rse_moe moe;
     };
 } rse_block;
 

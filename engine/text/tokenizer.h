@@ -18,7 +18,7 @@
 
 typedef struct rse_tokenizer rse_tokenizer;
 
-/* path: tokenizer.json, or the directory that holds it. *tokenizer is NULL after a failure. */
+/* path: tokenizer.json, the directory that holds it, or a GGUF file. *tokenizer is NULL after a failure. */
 rse_status rse_tokenizer_load(const char *path, rse_tokenizer **tokenizer, rse_error *err);
 /* The same from a text in memory. */
 rse_status rse_tokenizer_parse(const char *text, size_t length, rse_tokenizer **tokenizer, rse_error *err);

@@ -6,6 +6,7 @@
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"
+#include "load/gguf_model.h"
 #include "text/nfc.h"
 
 #include <stdlib.h>
@@ -319,8 +320,25 @@ rse_status rse_tokenizer_parse(const char *text, size_t length, rse_tokenizer **
     return RSE_OK;
 }
 
+static rse_status load_gguf(const char *path, rse_tokenizer **tokenizer, rse_error *err) {
+    rse_gguf *file;
+    rse_text text = {0};
+    rse_error inner = {0};
+    RSE_TRY(rse_gguf_open(path, &file, err));
+    rse_status status = rse_gguf_tokenizer(file, &text, &inner);
+    if (status == RSE_OK) {
+        status = rse_tokenizer_parse(text.data, text.length, tokenizer, &inner);
+    }
+    rse_text_free(&text);
+    rse_gguf_close(file);
+    return status == RSE_OK ? RSE_OK : rse_fail(err, status, "%s: %s", path, inner.text);
+}
+
 rse_status rse_tokenizer_load(const char *path, rse_tokenizer **tokenizer, rse_error *err) {
     *tokenizer = NULL;
+    if (rse_gguf_is(path)) {
+        return load_gguf(path, tokenizer, err);
+    }
     char *file = rse_file_is_directory(path) ? rse_path_join(path, where) : strdup(path);
     if (file == NULL) {
         return rse_fail(err, RSE_ERROR_MEMORY, "%s: no memory for its name", path);

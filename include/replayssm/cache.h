@@ -118,12 +118,29 @@ typedef struct rssm_cache_desc {
                                       those it can anyway; 0..RSSM_REACH_MAX */
     int32_t method;              /**< RSSM_METHOD_* */
     int32_t io_dtype;            /**< format of q, k, v and of the records: f32 (default) or bf16 */
-    int32_t checkpoint_dtype;    /**< default f32, the only one built so far */
+    int32_t checkpoint_dtype;    /**< f32 (default), f16, bf16 or f8: rounded once per flush, from fp32. A narrow format
+                                      loses slow decay: a change below half a unit in the last place, rounded to nearest,
+                                      leaves no trace; docs/quality.md has figures. bf16 and f8: stochastic only, or not
+                                      at all */
     int32_t checkpoint_rounding; /**< RSSM_ROUND_*; f32 takes no rounding */
-    int32_t read_copy_dtype;     /**< default: none, the only one built so far */
+    int32_t read_copy_dtype;     /**< what outputs are read from: none (default: the checkpoint itself), f16, bf16, f8, int8
+                                      or nvfp4. Made from the stored checkpoint by whoever writes that, never saved; it
+                                      changes no bit of the recurrence */
     int32_t record_gate;         /**< RSSM_RECORD_* */
     uint64_t seed;               /**< of stochastic rounding */
+    /* How an nvfp4 read copy is made. Zeros: the plain format, 4.5 bits per element */
+    int32_t read_block_axis;   /**< RSSM_BLOCK_* */
+    int32_t read_block;        /**< elements of a block along d_k: 16 (default) or 32; along d_v 16 */
+    int32_t read_scale_search; /**< 1: block scales by least squares, weighted with a calibration; 0: from the largest */
+    int32_t read_rank;         /**< 0..RSSM_READ_RANK_MAX: rank of the part that is kept apart in E4M3 factors,
+                                    8 / d_k + 8 / d_v bits per element each */
+    int32_t read_diffusion;    /**< 1: errors of a row's columns make up for each other; needs a calibration with directions
+                                    (without one nothing changes) */
 } rssm_cache_desc;
+
+/** An nvfp4 block is a stretch of a row (along d_k) or of a column (along d_v). */
+enum { RSSM_BLOCK_KEYS = 0, RSSM_BLOCK_VALUES = 1 };
+#define RSSM_READ_RANK_MAX 4
 
 typedef struct rssm_cache rssm_cache;
 
@@ -140,7 +157,7 @@ RSSM_API void rssm_cache_destroy(rssm_cache *cache);
 enum {
     RSSM_PART_CURSOR = 0,       /**< one per slot, shared by the layers: position, row maps */
     RSSM_PART_LAYER_CURSOR = 1, /**< checkpoint's position and last step of this layer */
-    RSSM_PART_CHECKPOINT = 2,   /**< [value_heads][d_v][d_k] */
+    RSSM_PART_CHECKPOINT = 2,   /**< [value_heads][d_v][d_k], checkpoint format; all bytes zero: the zero state */
     RSSM_PART_RECORD_K = 3,     /**< [key_heads][rows][d_k], io format */
     RSSM_PART_RECORD_V = 4,     /**< [value_heads][rows][d_v], io format */
     RSSM_PART_RECORD_SCALAR = 5, /**< fp32 [channels][rows]: decay per value head (scalar decay), beta per value head,
@@ -149,7 +166,8 @@ enum {
     RSSM_PART_CONV = 7,         /**< [rows][q channels | k channels | v channels], before the convolution, io format */
     RSSM_PART_READ_COPY = 8,    /**< codes of the read copy */
     RSSM_PART_READ_SCALE = 9,   /**< its scales */
-    RSSM_PARTS = 10
+    RSSM_PART_CHECKPOINT_SCALE = 10, /**< f8: [value_heads][d_v], E8M0; rows of 0 are zero, of 255 NaN */
+    RSSM_PARTS = 11
 };
 
 typedef struct rssm_part_info {
@@ -197,6 +215,22 @@ typedef struct rssm_layer_weights {
 /** Copies the constants of one layer. Needed before the layer's first step, except where the spec needs none. */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_set_weights(rssm_cache *cache, int32_t layer,
                                                          const rssm_layer_weights *weights);
+
+/** What is known beforehand of the queries that read a layer's states, for nvfp4 copies; arrays [value_heads][d_k].
+ *  M is the mean of r r^T over walked-back queries r: e^T M e is what an error e of a row costs. */
+typedef struct rssm_read_calibration {
+    uint64_t struct_size;
+    const float *column_scale;  /**< what columns are multiplied by before they are rounded, > 0; NULL: 1 */
+    const float *column_weight; /**< the diagonal of M; NULL: all columns weigh the same once they are scaled */
+    const float *directions;    /**< [value_heads][directions_count][d_k], vectors v with M ~ diagonal + sum v v^T */
+    int32_t directions_count;   /**< 0..8 */
+    int32_t reserved;           /**< zero */
+} rssm_read_calibration;
+
+/** Copies the calibration of one layer; NULL takes it away. The copies that exist are not made again: call it before
+ *  the first slot is started, or adopt the slots afterwards. */
+RSSM_API RSSM_CHECKED rssm_status rssm_cache_set_read_calibration(rssm_cache *cache, int32_t layer,
+                                                                  const rssm_read_calibration *calibration);
 
 /**
  * Reserves scratch for steps of up to `rows` rows and `parts` concurrent rssm_cache_decode_part() calls. A later
@@ -373,6 +407,7 @@ typedef struct rssm_cache_info {
     int32_t method;        /**< RSSM_METHOD_* asked for */
     int32_t window;        /**< effective window of the last step */
     const char *kernel;    /**< name of the decode variant, e.g. "gdn_decode_avx512_f32_f32"; static storage */
+    int64_t overflows;     /**< elements of the state that were finite and became infinite in an f16 or bf16 checkpoint */
 } rssm_cache_info;
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_status(const rssm_cache *cache, rssm_cache_info *info);
 

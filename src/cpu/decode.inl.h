@@ -8,6 +8,7 @@
 #define RSSM_DECODE_INL_H
 
 #include "cpu/output.inl.h"
+#include "cpu/read.inl.h"
 #include "cpu/tile.inl.h"
 
 /* ---- Records ------------------------------------------------------------------------------------------ */
@@ -125,16 +126,6 @@ static window head_window(const rssm_geometry *geo, float *scratch, const void *
                     .value = value};
 }
 
-/* The records of w from `skip` on. */
-static window window_after(window w, int32_t skip) {
-    w.n -= skip;
-    w.key += (int64_t)skip * w.padded_k;
-    w.alpha += (int64_t)skip * (w.vector_decay ? w.padded_k : 1);
-    w.beta += skip;
-    w.value += skip;
-    return w;
-}
-
 /* What the step's queries see: the records that are not folded, the last of which are those of its own tokens. */
 static window seen_window(const span *s, window all) {
     window eval = window_after(all, s->row->fold);
@@ -203,18 +194,30 @@ static void gram_products(const window *w, const float *q, int32_t queries, int3
     }
 }
 
+/* A checkpoint as tiles take it; NULL if it is narrow or not what is read. */
+static const float *plain_state(const rssm_geometry *geo, const char *checkpoint) {
+    bool plain = geo->formats.checkpoint == RSSM_DTYPE_F32 && geo->formats.copy == RSSM_DTYPE_DEFAULT;
+    return plain ? (const float *)(const void *)checkpoint : NULL;
+}
+
 /* State of the first value head of key head g; NULL without a checkpoint. */
-static const float *first_state(const rssm_geometry *geo, const float *checkpoint, int32_t g) {
-    return checkpoint == NULL ? NULL : checkpoint + (int64_t)rssm_value_head(geo, g, 0) * geo->d_v * geo->d_k;
+static const float *first_state(const rssm_geometry *geo, const char *checkpoint, int32_t g) {
+    const float *state = plain_state(geo, checkpoint);
+    return state == NULL ? NULL : state + (int64_t)rssm_value_head(geo, g, 0) * geo->d_v * geo->d_k;
 }
 
 /* From here on the rows of value head i of key head g are asked for, then those of the head after it: `last` after the
    key head's last one. */
 static void aim_ahead(ahead *a, const rssm_geometry *geo, const rssm_row *row, int32_t g, int32_t i, const float *last) {
     const int64_t size = (int64_t)geo->d_v * geo->d_k;
-    const float *state = row->checkpoint + rssm_value_head(geo, g, i) * size;
+    const float *plain = plain_state(geo, row->state.checkpoint);
+    if (plain == NULL) {
+        *a = (ahead){0};
+        return;
+    }
+    const float *state = plain + rssm_value_head(geo, g, i) * size;
     *a = (ahead){.state = state,
-                 .then = i + 1 < geo->ratio ? row->checkpoint + rssm_value_head(geo, g, i + 1) * size : last,
+                 .then = i + 1 < geo->ratio ? plain + rssm_value_head(geo, g, i + 1) * size : last,
                  .d_k = geo->d_k,
                  .row = a->state == state ? a->row : 0,
                  .rows = geo->d_v,
@@ -231,7 +234,6 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
     const void *value[RSSM_ROWS_MAX];
     float *r = scratch + geo->scratch.r, *c = scratch + geo->scratch.c;
     const float *q = scratch + geo->scratch.q, *gram = scratch + geo->scratch.gram;
-    float *state = row->checkpoint + (int64_t)hv * geo->d_v * geo->d_k;
     gather_head(geo, s->call->constants, row, g * geo->ratio + i, hv, row->first, n,
                 scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
     window all = head_window(geo, scratch, value, n);
@@ -245,7 +247,7 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
         walk_scalar(&eval, q + (int64_t)t * geo->padded_k, gram + (int64_t)t * ld, newest + t,
                     r + (int64_t)t * geo->padded_k, c + (int64_t)t * ld);
     }
-    head_job job = {.state = state,
+    head_job job = {.state = (float *)(void *)checkpoint_row(geo, &row->state, hv, 0),
                     .d_k = geo->d_k,
                     .d_v = geo->d_v,
                     .fold = &fold,
@@ -258,7 +260,11 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
                     .y = y,
                     .padded_v = geo->padded_v,
                     .next = next};
-    run_head(&job);
+    if (geo->formats.checkpoint == RSSM_DTYPE_F32 && geo->formats.copy == RSSM_DTYPE_DEFAULT) {
+        run_head(&job);
+    } else {
+        run_narrow(geo, s->call->constants, &row->state, hv, &job, r, scratch);
+    }
 }
 
 static void decode_group(const span *s, int32_t g, const float *last, float *scratch, float *y) {
@@ -306,7 +312,7 @@ static void decode_unit(const rssm_call *call, const rssm_row *row, int32_t unit
     float *y = scratch + geo->scratch.y;
     for (int32_t i = 0; i < geo->unit_keys; i++) {
         int32_t g = unit * geo->unit_keys + i;
-        const float *last = i + 1 < geo->unit_keys ? first_state(geo, row->checkpoint, g + 1)
+        const float *last = i + 1 < geo->unit_keys ? first_state(geo, row->state.checkpoint, g + 1)
                                                    : first_state(geo, row->ahead, row->ahead_unit * geo->unit_keys);
         decode_group(&s, g, last, scratch,
                      y + (int64_t)i * geo->ratio * RSSM_SCAN_TOKENS * geo->padded_v);
@@ -314,7 +320,7 @@ static void decode_unit(const rssm_call *call, const rssm_row *row, int32_t unit
     write_outputs(&s, unit, y);
 }
 
-/* A fold outside a step: the first `count` records after row->first, into a checkpoint that may be another slot's. */
+/* A fold outside a step: the first `count` records after row->first, into fold->state. */
 static void fold_unit(const rssm_fold *fold, int32_t unit, float *scratch) {
     const rssm_geometry *geo = fold->geometry;
     const void *value[RSSM_ROWS_MAX];
@@ -327,12 +333,7 @@ static void fold_unit(const rssm_fold *fold, int32_t unit, float *scratch) {
             gather_head(geo, fold->constants, fold->row, g * geo->ratio + i, hv, fold->row->first, fold->count,
                         scratch + geo->scratch.window_alpha, scratch + geo->scratch.window_beta, value);
             window w = head_window(geo, scratch, value, fold->count);
-            head_job job = {.state = fold->checkpoint + (int64_t)hv * geo->d_v * geo->d_k,
-                            .d_k = geo->d_k,
-                            .d_v = geo->d_v,
-                            .fold = &w,
-                            .next = &nothing};
-            run_head(&job);
+            fold_head(geo, fold->constants, fold->state, hv, &w, scratch);
         }
     }
 }

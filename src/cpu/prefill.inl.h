@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A unit of prefill: fold the history, then scan the prompt's tokens in pieces of RSSM_SCAN_TOKENS. */
+/* A unit of prefill: fold the history, then scan the prompt's tokens in pieces of RSSM_SCAN_TOKENS. A narrow checkpoint
+   is f32 in scratch during the scan, and rounded once at its end. */
 #ifndef RSSM_PREFILL_INL_H
 #define RSSM_PREFILL_INL_H
 
@@ -27,8 +28,8 @@ static void span_gates(const span *s, int32_t g, float *scratch) {
     }
 }
 
-/* One key head of a span. */
-static void prefill_group(const span *s, int32_t g, float *scratch, float *y) {
+/* One key head of a span; its states lie in the checkpoint, or f32 one after another in `plain`. */
+static void prefill_group(const span *s, int32_t g, float *plain, float *scratch, float *y) {
     const rssm_geometry *geo = s->call->geometry;
     const size_t per_alpha = geo->vector_decay ? (size_t)geo->padded_k : 1;
     const int64_t head_ld = (int64_t)RSSM_SCAN_TOKENS * geo->padded_v;
@@ -48,7 +49,8 @@ static void prefill_group(const span *s, int32_t g, float *scratch, float *y) {
             int32_t hv = rssm_value_head(geo, g, first + i);
             float *values = scratch + geo->scratch.v + (first + i) * head_ld;
             head_values(s, tensor_v(s->call, hv), values);
-            state[i] = s->row->checkpoint + (int64_t)hv * geo->d_v * geo->d_k;
+            state[i] = plain != NULL ? plain + (int64_t)(first + i) * geo->d_v * geo->d_k
+                                     : (float *)(void *)checkpoint_row(geo, &s->row->state, hv, 0);
             out[i] = y + (first + i) * head_ld;
             v[i] = values;
             alpha[i] = scratch + geo->scratch.head_alpha + (size_t)(first + i) * RSSM_SCAN_TOKENS * per_alpha;
@@ -97,19 +99,34 @@ static void prefill_unit(const rssm_call *call, const rssm_row *row, int32_t uni
         write_zeros(&(span){call, row, 0, row->tokens}, unit);
         return;
     }
+    const int64_t head = (int64_t)geo->d_v * geo->d_k;
+    float *y = scratch + geo->scratch.y, *plain = NULL;
     if (row->fold > 0) {
-        fold_unit(&(rssm_fold){geo, call->constants, row, row->checkpoint, row->fold}, unit, scratch);
+        rssm_state before = row->state;
+        before.position -= row->tokens;
+        fold_unit(&(rssm_fold){geo, call->constants, row, &before, row->fold}, unit, scratch);
     }
-    float *y = scratch + geo->scratch.y;
+    if (geo->formats.checkpoint != RSSM_DTYPE_F32) {
+        plain = scratch + geo->scratch.plain;
+        for (int32_t j = 0; j < geo->unit_values; j++) {
+            load_rows(geo, &row->state, input_head(geo, unit_head(geo, unit, j)), 0, geo->d_v, plain + j * head, geo->d_k);
+        }
+    }
     for (int32_t offset = 0; offset < row->tokens; offset += RSSM_SCAN_TOKENS) {
         int32_t n = row->tokens - offset < RSSM_SCAN_TOKENS ? row->tokens - offset : RSSM_SCAN_TOKENS;
         span s = {call, row, offset, n};
         for (int32_t i = 0; i < geo->unit_keys; i++) {
-            prefill_group(&s, unit * geo->unit_keys + i, scratch,
+            prefill_group(&s, unit * geo->unit_keys + i, plain == NULL ? NULL : plain + i * geo->ratio * head, scratch,
                           y + (int64_t)i * geo->ratio * RSSM_SCAN_TOKENS * geo->padded_v);
         }
         write_outputs(&s, unit, y);
     }
+    for (int32_t j = 0; plain != NULL && j < geo->unit_values; j++) {
+        const int32_t hv = input_head(geo, unit_head(geo, unit, j));
+        const rssm_stream stream = head_stream(geo, call->constants, &row->state, hv, row->state.position);
+        store_rows(geo, &stream, &row->state, hv, 0, geo->d_v, plain + j * head, geo->d_k);
+    }
+    copy_unit(&(rssm_move){geo, call->constants, &row->state, NULL}, unit, scratch);
     span whole = {call, row, 0, row->tokens};
     for (int32_t key = 0; key < geo->unit_keys && geo->conv_width > 0; key++) {
         int32_t g = unit * geo->unit_keys + key;

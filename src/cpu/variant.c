@@ -32,6 +32,24 @@ static void fold(const rssm_fold *job, int32_t unit, float *scratch) {
     v16_restore_subnormals(mode);
 }
 
+static void load(const rssm_move *job, int32_t unit, float *scratch) {
+    unsigned mode = v16_flush_subnormals();
+    load_unit(job, unit, scratch);
+    v16_restore_subnormals(mode);
+}
+
+static void store(const rssm_move *job, int32_t unit, float *scratch) {
+    unsigned mode = v16_flush_subnormals();
+    store_unit(job, unit, scratch);
+    v16_restore_subnormals(mode);
+}
+
+static void copy(const rssm_move *job, int32_t unit, float *scratch) {
+    unsigned mode = v16_flush_subnormals();
+    copy_unit(job, unit, scratch);
+    v16_restore_subnormals(mode);
+}
+
 extern const rssm_kernels RSSM_NAME(rssm_kernels);
 const rssm_kernels RSSM_NAME(rssm_kernels) = {
     .isa = TEXT(RSSM_VARIANT),
@@ -39,4 +57,7 @@ const rssm_kernels RSSM_NAME(rssm_kernels) = {
     .decode_unit = decode,
     .prefill_unit = prefill,
     .fold_unit = fold,
+    .load_unit = load,
+    .store_unit = store,
+    .copy_unit = copy,
 };

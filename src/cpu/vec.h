@@ -7,6 +7,9 @@
  *   v16                    16 floats                     m16   a mask of 16 bits
  *   zero set1 load store   load_n store_n touch only the first n lanes (0..16); the others read as zero
  *   load_bf16[_n] store_bf16[_n]                         store rounds to nearest even and keeps NaN
+ *   load_f16[_n] load_i8[_n]                             exact
+ *   load_e4m3_256th[_n]    E4M3 / 256; the NaN codes read as +-480 / 256, which no number has
+ *   load_e2m1(p, high)     of 16 bytes, the E2M1 codes in their low (0) or high (1) halves
  *   add sub mul div fma(a,b,c)=a*b+c max min sqrt abs neg
  *   round                  to the nearest integer, ties to even
  *   ldexp(x, n)            x * 2^n for integral n, subnormal results and overflow included
@@ -48,6 +51,9 @@
 #else
 #define RSSM_UNROLL
 #endif
+
+/* Before a loop over 16 lanes in plain C: kept as a loop it becomes vector code, unrolled it does not. */
+#define RSSM_LANES _Pragma("GCC unroll 1")
 
 #define RSSM_CONCAT3_(a, b, c) a##b##c
 #define RSSM_CONCAT3(a, b, c) RSSM_CONCAT3_(a, b, c)

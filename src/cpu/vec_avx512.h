@@ -45,6 +45,32 @@ static inline void v16_store_bf16_n(uint16_t *p, v16 a, int n) {
     _mm256_mask_storeu_epi16(p, v16_first(n), v16_to_bf16_(a));
 }
 
+static inline v16 v16_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
+static inline v16 v16_load_f16_n(const uint16_t *p, int n) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v16_first(n), p));
+}
+static inline v16 v16_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+}
+static inline v16 v16_load_i8_n(const int8_t *p, int n) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(v16_first(n), p)));
+}
+/* Seven bits to the left an E4M3 code is the f16 of a 256th, and the conversion of f16 takes subnormals as they are. */
+static inline v16 v16_of_e4m3_(__m128i h) {
+    __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(h), 7);
+    return _mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16((short)0xbf80)));
+}
+static inline v16 v16_load_e4m3_256th(const uint8_t *p) { return v16_of_e4m3_(_mm_loadu_si128((const void *)p)); }
+static inline v16 v16_load_e4m3_256th_n(const uint8_t *p, int n) {
+    return v16_of_e4m3_(_mm_maskz_loadu_epi8(v16_first(n), p));
+}
+static inline v16 v16_load_e2m1(const uint8_t *p, int high) {
+    const __m512 table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f,
+                                        -3.0f, -4.0f, -6.0f);
+    __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p));
+    return _mm512_permutexvar_ps(high ? _mm512_srli_epi32(code, 4) : code, table); /* by the low four bits */
+}
+
 static inline v16 v16_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
 static inline v16 v16_sub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
 static inline v16 v16_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }

@@ -39,6 +39,20 @@ static inline void v16_store_bf16_n(uint16_t *p, v16 a, int n) {
 }
 static inline void v16_store_bf16(uint16_t *p, v16 a) { v16_store_bf16_n(p, a, 16); }
 
+static inline v16 v16_load_f16_n(const uint16_t *p, int n) { RSSM_LANES_(i < n ? rssm_f32_of_f16(p[i]) : 0.0f); }
+static inline v16 v16_load_f16(const uint16_t *p) { return v16_load_f16_n(p, 16); }
+static inline v16 v16_load_i8_n(const int8_t *p, int n) { RSSM_LANES_(i < n ? (float)p[i] : 0.0f); }
+static inline v16 v16_load_i8(const int8_t *p) { return v16_load_i8_n(p, 16); }
+static inline float v16_of_e4m3_(uint8_t h) {
+    float x = (h & 0x7f) == 0x7f ? 480.0f : rssm_f32_of_e4m3(h & 0x7f);
+    return (h & 0x80 ? -x : x) * 0x1p-8f;
+}
+static inline v16 v16_load_e4m3_256th_n(const uint8_t *p, int n) { RSSM_LANES_(i < n ? v16_of_e4m3_(p[i]) : 0.0f); }
+static inline v16 v16_load_e4m3_256th(const uint8_t *p) { return v16_load_e4m3_256th_n(p, 16); }
+static inline v16 v16_load_e2m1(const uint8_t *p, int high) {
+    RSSM_LANES_(rssm_f32_of_e2m1((uint32_t)p[i] >> (4 * high)));
+}
+
 static inline v16 v16_add(v16 a, v16 b) { RSSM_LANES_(a.f[i] + b.f[i]); }
 static inline v16 v16_sub(v16 a, v16 b) { RSSM_LANES_(a.f[i] - b.f[i]); }
 static inline v16 v16_mul(v16 a, v16 b) { RSSM_LANES_(a.f[i] * b.f[i]); }

@@ -22,10 +22,24 @@
 
 /* ---- Numbers ------------------------------------------------------------------------------------------ */
 
-/* Element i of an array of f32 or bf16. */
+/* Element i of an array of f32, f16, bf16, f8 (E4M3) or int8; without any scale. */
 double rssm_ref_load(const void *data, int32_t dtype, int64_t i);
-/* x rounded to f32 or bf16 (nearest, ties to even), as a double. Rounded once, whatever the format. */
+/* x rounded to f32, f16, bf16 or f8 (nearest, ties to even), as a double. Rounded once, whatever the format. */
 double rssm_ref_round(double x, int32_t dtype);
+/* Up with the probability that is the distance from the number below in multiples of 2^-16: if that distance and the 16
+   random bits make 1 together. */
+double rssm_ref_round_stochastic(double x, int32_t dtype, uint32_t random);
+/* The power of two that brings a row's largest magnitude into [128, 256); 0 if that is below 2^-100, NaN if an element
+   is infinite or NaN. */
+double rssm_ref_row_scale(int32_t n, const float *x);
+/* A row of the state as a checkpoint of this format holds it; f8 by way of the row's scale. random [n]: 16 bits each;
+   NULL: nearest. */
+void rssm_ref_state_row(int32_t dtype, int32_t n, const float *x, const uint32_t *random, double *rounded);
+/* The same as an int8 read copy holds it: nearest multiples of largest / 127, the quotients taken in fp32. */
+void rssm_ref_int8_row(int32_t n, const float *x, double *rounded);
+/* A block as the plain nvfp4 copy holds it: g s e2m1, g = largest of the head / 2688, s = E4M3(largest of the block / 6 g),
+   the quotients taken in fp32. */
+void rssm_ref_nvfp4_block(int32_t n, const float *x, float head_largest, double *rounded);
 
 double rssm_ref_sigmoid(double x);
 double rssm_ref_softplus(double x); /* log(1 + e^x) */

@@ -221,6 +221,11 @@ int64_t cb_box_part_bytes(const cb_box *box, int32_t part) {
     return pool_of(box, 0, part)->bytes;
 }
 
+size_t cb_checkpoint_width(const cb_problem *problem) {
+    const int32_t dtype = problem->desc.checkpoint_dtype;
+    return dtype <= RSSM_DTYPE_F32 ? 4 : dtype == RSSM_DTYPE_F8 ? 1 : 2;
+}
+
 bool cb_box_intact(const cb_box *box) {
     for (int32_t i = 0; i < box->block_count; i++) {
         const cb_pool *block = &box->blocks[i];

@@ -82,6 +82,8 @@ cb_box *cb_box_make(chk_rng *rng, const cb_problem *problem, rssm_context *conte
 /* Memory of a part of a slot; NULL if there is no such part. The cursor's layer is ignored. */
 void *cb_box_part(const cb_box *box, int32_t layer, int32_t part, int32_t slot);
 int64_t cb_box_part_bytes(const cb_box *box, int32_t part);
+/* Bytes of an element of the checkpoint. */
+size_t cb_checkpoint_width(const cb_problem *problem);
 /* Gaps between slots and around pools are as they were; else the case fails. */
 bool cb_box_intact(const cb_box *box);
 /* Poisons the rows of the slot's record and convolution buffers that hold no committed token. */

@@ -206,17 +206,20 @@ const char *cb_problem_text(const cb_problem *p) {
     static const char *const kinds[] = {"?", "mamba2", "gdn", "kda"}, *const gates[] = {"raw", "log", "dt"};
     static const char *const norms[] = {"none", "group", "head_silu", "head_sigmoid", "gate_silu"};
     const rssm_layer_spec *s = &p->full;
-    char *text = chk_alloc(400);
-    snprintf(text, 400,
+    char *text = chk_alloc(500);
+    snprintf(text, 500,
              "%s Hk=%d Hv=%d dk=%d dv=%d%s conv=%d%s gate=%s%s%s qk=%d beta_scale=%g out=%s/%d io=%s "
              "gate_io=%s out_io=%s "
-             "L=%d T=%d R=%d layers=%d slots=%d+%d",
+             "state=%s%s copy=%s/%d%d%d%d%d L=%d T=%d R=%d layers=%d slots=%d+%d",
              kinds[s->kind], s->key_heads, s->value_heads, s->d_k, s->d_v,
              s->head_map == RSSM_HEAD_MAP_MODULO ? " modulo" : "", s->conv_width,
              s->conv_linear ? " linear" : "", gates[s->gate], s->gate_lower_bound < 0.0f ? " bounded" : "",
              p->desc.record_gate == RSSM_RECORD_RAW_GATE ? " raw_records" : "", s->qk_norm,
              (double)s->beta_scale, norms[s->out_norm], s->out_norm_groups, rssm_dtype_name(p->desc.io_dtype),
-             rssm_dtype_name(p->gate_dtype), rssm_dtype_name(p->out_dtype), p->desc.window, p->desc.step_tokens,
+             rssm_dtype_name(p->gate_dtype), rssm_dtype_name(p->out_dtype),
+             rssm_dtype_name(p->desc.checkpoint_dtype), p->desc.checkpoint_rounding ? " stochastic" : "",
+             rssm_dtype_name(p->desc.read_copy_dtype), p->desc.read_block_axis, p->desc.read_block, p->desc.read_scale_search,
+             p->desc.read_rank, p->desc.read_diffusion, p->desc.window, p->desc.step_tokens,
              p->desc.reach, p->desc.layers, p->desc.reserved_slots,
              (int)p->desc.slots - p->desc.reserved_slots);
     return text;

@@ -82,7 +82,7 @@ int main(int argc, char **argv) {
                 variant v = {.isa = isas[i].name, .mask = isas[i].mask};
                 v.kind = kinds[k].value;
                 v.io_dtype = formats[f].value;
-                v.name = rssm_kernel_name(kernels, v.kind, v.io_dtype);
+                v.name = rssm_kernel_name(kernels, v.kind, &(rssm_formats){.checkpoint = RSSM_DTYPE_F32}, v.io_dtype);
                 chk_case(v.name, run_variant, &v);
             }
         }

@@ -141,7 +141,7 @@ static void depends_on_the_place(UNIT) {
 static void folds_inexactly(UNIT) {
     real->decode_unit(call, row, unit, scratch);
     if (row->fold > 1) {
-        float *element = row->checkpoint +
+        float *element = (float *)(void *)row->state.checkpoint +
                          (int64_t)head_of(call->geometry, unit, 0) * call->geometry->d_v * call->geometry->d_k;
         *element = rssm_f32_of_bits(rssm_bits_of_f32(*element) ^ 1u);
     }
@@ -159,7 +159,7 @@ static void writes_behind_the_checkpoint(UNIT) {
     real->decode_unit(call, row, unit, scratch);
     if (row->cursor) {
         const rssm_geometry *geo = call->geometry;
-        char *end = (char *)(row->checkpoint + (int64_t)geo->value_heads * geo->d_v * geo->d_k);
+        char *end = row->state.checkpoint + 4 * (int64_t)geo->value_heads * geo->d_v * geo->d_k;
         end[15] ^= 1;
     }
 }

@@ -2,8 +2,9 @@
 /*
  * The laws, as properties of random runs. `interleave` drives every operation at random beside a model (laws a,
  * b, e, f); the others play one script under two schedules and compare bits: c (rejected drafts leave no
- * trace), d (batch, slots, threads, parts, tensor-parallel split), f (rows that are not live), g (NaN stays in
- * its slot), j (a flush to the boundary and a step equal a step that flushes).
+ * trace), d and i (batch, slots, threads, parts, tensor-parallel split; stochastic rounding is drawn too), f (rows
+ * that are not live), g (NaN stays in its slot), h (the read copy changes no checkpoint), j (a flush to the
+ * boundary and a step equal a step that flushes).
  */
 #include "laws/laws.h"
 #include "laws/script.h"
@@ -31,6 +32,10 @@ cb_problem *laws_draw(chk_rng *rng, const setting *at, int32_t number, int32_t l
     desc.step_tokens = CHK_PICK(rng, tokens);
     desc.reach = chk_flip(rng, 0.5) ? 0 : chk_int(rng, 1, 20);
     desc.method = RSSM_METHOD_REPLAY;
+    desc.checkpoint_dtype = chk_flip(rng, 0.5) ? RSSM_DTYPE_F32 : chk_int(rng, RSSM_DTYPE_F16, RSSM_DTYPE_F8);
+    desc.checkpoint_rounding = desc.checkpoint_dtype == RSSM_DTYPE_F32 ? RSSM_ROUND_NEAREST : chk_int(rng, 0, 1);
+    desc.read_copy_dtype = chk_flip(rng, 0.5) ? RSSM_DTYPE_DEFAULT : chk_int(rng, RSSM_DTYPE_F16, RSSM_DTYPE_NVFP4);
+    desc.seed = chk_u64(rng);
     bool raw = spec.kind == RSSM_KDA && spec.gate == RSSM_GATE_RAW && drawn->gate_dtype == at->io;
     desc.record_gate = raw && chk_flip(rng, 0.5) ? RSSM_RECORD_RAW_GATE : RSSM_RECORD_DECAY;
     cb_problem *problem = cb_problem_make(rng, &spec, &desc, drawn->gate_dtype, drawn->out_dtype);
@@ -54,6 +59,9 @@ static void interleave(void *arg) {
         }
         chk_rng rng = chk_rng_make(at->name, (uint64_t)i);
         cb_problem *problem = laws_draw(&rng, at, i, chk_int(&rng, 1, WORLD_LAYERS), 1, 0);
+        problem->desc.checkpoint_dtype = RSSM_DTYPE_F32; /* law a; kernel_formats.c has the others */
+        problem->desc.checkpoint_rounding = RSSM_ROUND_NEAREST;
+        problem->desc.read_copy_dtype = RSSM_DTYPE_DEFAULT;
         world *w = world_make(&rng, problem, at->isa.mask, CHK_PICK(&rng, thread_counts), laws_poison(&rng));
         for (int32_t n = 0; n < WORLD_SLOTS; n++) {
             world_reset(w);
@@ -134,6 +142,26 @@ static void law_c_rejected_drafts(void *arg) {
         script_play(&rng, p->b, plain, p->count, (schedule){.batched = true}, p->tb);
         for (int32_t s = 0; s < p->count && chk_ok(); s++) {
             trace_same("drafts rejected against never drafted", &p->ta[s], &p->tb[s], false);
+        }
+        chk_release();
+    }
+}
+
+static void law_h_read_copy(void *arg) {
+    const setting *at = arg;
+    for (int32_t i = 0; i < chk_repeat(6) && chk_ok(); i++) {
+        if (!chk_wants(i)) {
+            continue;
+        }
+        chk_rng rng = chk_rng_make(at->name, 5000 + (uint64_t)i);
+        pair *p = make_pair(&rng, at, i, 1);
+        cb_problem other = *p->problem;
+        other.desc.read_copy_dtype = other.desc.read_copy_dtype == RSSM_DTYPE_NVFP4 ? RSSM_DTYPE_DEFAULT : RSSM_DTYPE_NVFP4;
+        p->b = cb_box_make(&rng, &other, cb_context(at->isa.mask, 1), RSSM_METHOD_REPLAY, 8, 4, laws_poison(&rng));
+        script_play(&rng, p->a, p->scripts, p->count, (schedule){.batched = true}, p->ta);
+        script_play(&rng, p->b, p->scripts, p->count, (schedule){.batched = true}, p->tb);
+        for (int32_t s = 0; s < p->count && chk_ok(); s++) {
+            trace_same("another read copy", &p->ta[s], &p->tb[s], false);
         }
         chk_release();
     }
@@ -265,7 +293,7 @@ int main(int argc, char **argv) {
         chk_fn *run;
     } laws[] = {{"interleave", interleave}, {"c_rejected_drafts", law_c_rejected_drafts},
                 {"d_batch", law_d_batch},   {"d_split", laws_split},
-                {"g_nan", law_g_nan},       {"j_flush_then_step", law_j_flush_then_step},
+                {"g_nan", law_g_nan},       {"h_read_copy", law_h_read_copy}, {"j_flush_then_step", law_j_flush_then_step},
                 {"parts", laws_parts},      {"torn", laws_torn}};
     static const char *const kinds[] = {"mamba2", "gdn", "kda"};
     static setting settings[256];

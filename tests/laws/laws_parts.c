@@ -79,8 +79,8 @@ static void compare(const parting *p, const int32_t *offsets, int32_t layer) {
         }
         chk_same_bits("checkpoint of a decode in parts",
                       cb_box_part(p->whole, layer, RSSM_PART_CHECKPOINT, p->whole->slots[s]),
-                      cb_box_part(p->parted, layer, RSSM_PART_CHECKPOINT, p->parted->slots[s]), sizeof(float),
-                      3, shape);
+                      cb_box_part(p->parted, layer, RSSM_PART_CHECKPOINT, p->parted->slots[s]),
+                      cb_checkpoint_width(p->problem), 3, shape);
     }
 }
 

@@ -126,7 +126,7 @@ static void compare_outputs(const split *sp, int32_t tokens) {
 static void compare_states(const split *sp) {
     const unsigned char *whole = cb_box_part(sp->box[WHOLE], 0, RSSM_PART_CHECKPOINT, sp->box[WHOLE]->slots[0]);
     const rssm_layer_spec *s = &sp->problem[1]->spec;
-    const size_t bytes = (size_t)(s->value_heads * s->d_v * s->d_k) * sizeof(float);
+    const size_t bytes = (size_t)(s->value_heads * s->d_v * s->d_k) * cb_checkpoint_width(sp->problem[WHOLE]);
     for (int32_t rank = 0; rank < RANKS; rank++) {
         const cb_box *box = sp->box[1 + rank];
         CHK(memcmp(whole + (size_t)rank * bytes, cb_box_part(box, 0, RSSM_PART_CHECKPOINT, box->slots[0]),

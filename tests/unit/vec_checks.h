@@ -151,6 +151,41 @@ static void check_bf16(void **state) {
     }
 }
 
+/* Vector decoders against the scalar ones: all codes, from memory that ends behind the last lane asked for. */
+static void check_decoders(void **state) {
+    (void)state;
+    for (uint32_t first = 0; first < 0x10000u; first += 16) {
+        uint16_t half[16];
+        uint8_t byte[16];
+        float f16[16], e4m3[16], i8[16], low[16], high[16], part[16];
+        for (uint32_t i = 0; i < 16; i++) {
+            half[i] = (uint16_t)(first + i);
+            byte[i] = (uint8_t)(first + i);
+        }
+        const int n = (int)(first / 16 % 17);
+        v16_store(f16, v16_load_f16(half));
+        v16_store(e4m3, v16_load_e4m3_256th(byte));
+        v16_store(i8, v16_load_i8((const int8_t *)byte));
+        v16_store(low, v16_load_e2m1(byte, 0));
+        v16_store(high, v16_load_e2m1(byte, 1));
+        v16_store(part, v16_load_f16_n(half, n));
+        for (int i = 0; i < 16; i++) {
+            const float code = (byte[i] & 0x7f) == 0x7f ? (byte[i] & 0x80 ? -480.0f : 480.0f) : rssm_f32_of_e4m3(byte[i]);
+            assert_int_equal(rssm_bits_of_f32(f16[i]), rssm_bits_of_f32(rssm_f32_of_f16(half[i])));
+            assert_int_equal(rssm_bits_of_f32(e4m3[i] * 256.0f), rssm_bits_of_f32(code));
+            assert_true(i8[i] == (float)(int8_t)byte[i]);
+            assert_int_equal(rssm_bits_of_f32(low[i]), rssm_bits_of_f32(rssm_f32_of_e2m1(byte[i] & 15u)));
+            assert_int_equal(rssm_bits_of_f32(high[i]), rssm_bits_of_f32(rssm_f32_of_e2m1(byte[i] >> 4)));
+            assert_int_equal(rssm_bits_of_f32(part[i]), i < n ? rssm_bits_of_f32(f16[i]) : 0);
+        }
+        v16_store(part, v16_load_e4m3_256th_n(byte, n));
+        v16_store(f16, v16_load_i8_n((const int8_t *)byte, n));
+        for (int i = 0; i < 16; i++) {
+            assert_true(part[i] == (i < n ? e4m3[i] : 0.0f) && f16[i] == (i < n ? i8[i] : 0.0f));
+        }
+    }
+}
+
 static uint32_t next_random(uint32_t *seed) {
     *seed = *seed * 1664525u + 1013904223u;
     return *seed >> 8;
@@ -250,6 +285,6 @@ static void check_lanes(void **state) {
 
 #define VEC_CHECKS                                                                                             \
     cmocka_unit_test(check_functions), cmocka_unit_test(check_function_edges), cmocka_unit_test(check_bf16),   \
-        cmocka_unit_test(check_sums), cmocka_unit_test(check_partial), cmocka_unit_test(check_lanes)
+        cmocka_unit_test(check_decoders), cmocka_unit_test(check_sums), cmocka_unit_test(check_partial), cmocka_unit_test(check_lanes)
 
 #endif
