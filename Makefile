@@ -7,7 +7,8 @@
 #   make test-long     drafting over 64 prompts of 64 tokens and 200 rounds: a quarter of an hour
 #   make bench         measure the kernels
 #   make install       PREFIX=/usr/local, DESTDIR=
-#   make cuda-compile  compile the CUDA sources, where there is nvcc
+#   make cuda-compile  compile the CUDA sources for all architectures, where there is nvcc
+#   make test-gpu      the tests on a CUDA device
 #   make format-check  clang-format; make tidy: clang-tidy
 #   make clean
 #
@@ -15,7 +16,7 @@
 PREFIX ?= /usr/local
 WERROR ?= OFF
 
-.PHONY: all demo test test-long bench install cuda-compile format-check tidy clean
+.PHONY: all demo test test-long test-gpu bench install cuda-compile format-check tidy clean
 
 # Tests are left out until somebody asks for them, so that building takes no test framework.
 CONFIGURE = cmake --preset release -DRSSM_WERROR=$(WERROR)
@@ -50,8 +51,20 @@ bench: all
 install: all
 	@cmake --install build --prefix "$(PREFIX)"
 
+# All kernels for the architecture they are measured on, one instance of each for the others.
 cuda-compile:
-	@echo "There are no CUDA sources yet: nothing to compile."
+	@packaging/ensure-packages.sh --check build
+	@$(CONFIGURE) -DRSSM_CUDA=ON
+	@$(BUILD) --target rssm_cuda_kernels
+	@cmake -G Ninja -S . -B build/cuda-others -DRSSM_CUDA=ON -DRSSM_CUDA_ARCHITECTURES="80;100" \
+	    -DRSSM_CUDA_ONE_INSTANCE=ON -DRSSM_WERROR=$(WERROR) -DRSSM_TESTS=OFF
+	@cmake --build build/cuda-others --target rssm_cuda_kernels
+
+# Needs a device; docs/gpu-tests.md holds the last record.
+test-gpu:
+	@$(CONFIGURE) -DRSSM_CUDA=ON -DRSSM_TESTS=ON
+	@$(BUILD) --target rssm_gpu_tests
+	@tests/run_gpu.sh build/bin
 
 format-check:
 	@find include src engine tools bench tests -name '*.[ch]' | LC_ALL=C sort | \

@@ -28,6 +28,29 @@ static void set_default(int32_t *field, int32_t value) {
     }
 }
 
+/* What state formats do not go with. */
+static rse_status check_state(rse_engine_options *options, rse_error *err) {
+    rse_state_options *state = &options->state;
+    set_default(&state->checkpoint_dtype, RSSM_DTYPE_F32);
+    const bool narrow = state->checkpoint_dtype != RSSM_DTYPE_F32;
+    if (!narrow && state->read_copy_dtype == RSSM_DTYPE_DEFAULT) {
+        return RSE_OK;
+    }
+    if (options->method == RSE_METHOD_SNAPSHOT) {
+        return rse_fail(err, RSE_ERROR_USAGE, "the snapshot method keeps fp32 states; checkpoint is %s and read copy %s",
+                        rssm_dtype_name(state->checkpoint_dtype), rssm_dtype_name(state->read_copy_dtype));
+    }
+    if (options->check && narrow) {
+        return rse_fail(err, RSE_ERROR_USAGE,
+                        "check compares states with conventional ones bit for bit, which an f32 checkpoint has; it is %s",
+                        rssm_dtype_name(state->checkpoint_dtype));
+    }
+    if (options->method == RSSM_METHOD_AUTO) {
+        options->method = RSSM_METHOD_REPLAY;
+    }
+    return RSE_OK;
+}
+
 static rse_status resolve(const rse_engine_options *given, rse_engine_options *options, rse_error *err) {
     *options = given != NULL ? *given : (rse_engine_options){0};
     set_default(&options->io_dtype, RSSM_DTYPE_F32);
@@ -55,10 +78,36 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
         return rse_fail(err, RSE_ERROR_USAGE,
                         "check compares flushed states, which the snapshot method does not have");
     }
-    return RSE_OK;
+    return check_state(options, err);
 }
 
-rse_status rse_cache_create(const rse_engine *engine, int32_t method, rssm_cache **cache, rse_error *err) {
+/* The cheapest nvfp4 scheme that measurably pays on a layer kind without a calibration; docs/quality.md. */
+static void default_scheme(const rssm_layer_spec *spec, rssm_cache_desc *desc) {
+    desc->read_rank = 1;
+    if (spec->kind == RSSM_MAMBA2) {
+        desc->read_block = 32;
+    } else {
+        desc->read_block_axis = RSSM_BLOCK_VALUES;
+    }
+}
+
+static void set_state(const rssm_layer_spec *spec, const rse_state_options *state, rssm_cache_desc *desc) {
+    desc->checkpoint_dtype = state->checkpoint_dtype;
+    desc->checkpoint_rounding = state->checkpoint_rounding;
+    desc->read_copy_dtype = state->read_copy_dtype;
+    desc->seed = state->seed;
+    if (state->read_custom) {
+        desc->read_block_axis = state->read_block_axis;
+        desc->read_block = state->read_block;
+        desc->read_scale_search = state->read_scale_search;
+        desc->read_rank = state->read_rank;
+    } else if (state->read_copy_dtype == RSSM_DTYPE_NVFP4) {
+        default_scheme(spec, desc);
+    }
+}
+
+rse_status rse_cache_create(const rse_engine *engine, int32_t method, const rse_state_options *state,
+                            rssm_cache **cache, rse_error *err) {
     const rse_engine_options *options = &engine->options;
     const rse_model *model = engine->model;
     int32_t first = 0;
@@ -77,6 +126,9 @@ rse_status rse_cache_create(const rse_engine *engine, int32_t method, rssm_cache
         .method = method,
         .io_dtype = options->io_dtype,
     };
+    if (state != NULL) {
+        set_state(&model->spec, state, &desc);
+    }
     return rse_library(engine->context, rssm_cache_create(engine->context, &desc, cache), err);
 }
 
@@ -110,7 +162,7 @@ static rse_status make_cache(rse_engine *engine, rse_error *err) {
     if (options->method == RSE_METHOD_SNAPSHOT) {
         return rse_snapshots_create(engine, &engine->snapshots, err);
     }
-    RSE_TRY(rse_cache_create(engine, options->method, &engine->cache, err));
+    RSE_TRY(rse_cache_create(engine, options->method, &options->state, &engine->cache, err));
     RSE_TRY(rse_library(engine->context, rssm_cache_allocate(engine->cache), err));
     RSE_TRY(rse_library(engine->context,
                         rssm_cache_prepare(engine->cache, options->sessions, rse_pool_threads(engine->pool)),
@@ -329,7 +381,10 @@ void rse_engine_describe(const rse_engine *engine, rse_engine_info *info) {
         .batch_tokens = options->batch_tokens,
         .fingerprint = model->fingerprint,
         .weight_bytes = model->weight_bytes,
-        .checkpoint_bytes = part_bytes(engine, RSSM_PART_CHECKPOINT, RSSM_PART_CHECKPOINT),
+        .state = engine->options.state,
+        .checkpoint_bytes = part_bytes(engine, RSSM_PART_CHECKPOINT, RSSM_PART_CHECKPOINT) +
+                            part_bytes(engine, RSSM_PART_CHECKPOINT_SCALE, RSSM_PART_CHECKPOINT_SCALE),
+        .copy_bytes = part_bytes(engine, RSSM_PART_READ_COPY, RSSM_PART_READ_SCALE),
         .buffer_bytes = part_bytes(engine, RSSM_PART_RECORD_K, RSSM_PART_RECORD_DECAY),
         .conv_bytes = part_bytes(engine, RSSM_PART_CONV, RSSM_PART_CONV),
         .cursor_bytes = part_bytes(engine, RSSM_PART_CURSOR, RSSM_PART_LAYER_CURSOR),

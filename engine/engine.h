@@ -47,11 +47,25 @@ typedef void (*rse_probe_fn)(void *user, int32_t layer, int64_t tokens, int64_t 
  * the usual way to draft, and the baseline of replay. Chains only, no session files, no check. */
 enum { RSE_METHOD_SNAPSHOT = 3 };
 
+/* Formats of the recurrent states; zeros: fp32, no read copy. The fields are those of rssm_cache_desc. */
+typedef struct rse_state_options {
+    int32_t checkpoint_dtype;
+    int32_t checkpoint_rounding;
+    int32_t read_copy_dtype;
+    /* nvfp4: the options of rssm_cache_desc as they stand here, not the default scheme of the model's layers: a rank-1
+       part and blocks of 32 along d_k (Mamba-2, 4.44 bits per element at 64 x 128) or of 16 along d_v (the delta rule,
+       4.63 bits at 128 x 128) */
+    bool read_custom;
+    int32_t read_block_axis, read_block, read_scale_search, read_rank;
+    uint64_t seed; /* of stochastic rounding */
+} rse_state_options;
+
 /* Zero in a field means its default. */
 typedef struct rse_engine_options {
     int32_t threads;  /* 0: the cores this process may use */
     int32_t io_dtype; /* RSSM_DTYPE_F32 (default) or RSSM_DTYPE_BF16: activations, records, keys and values */
     int32_t method;   /* RSSM_METHOD_* or RSE_METHOD_SNAPSHOT; replay by default */
+    rse_state_options state; /* other formats than fp32 are for replay, which auto then is, and conventional decoding */
     int32_t window;   /* 1 .. RSSM_WINDOW_MAX; 0: 16 */
     int32_t step_tokens;  /* most tokens of a row that is not a prompt, 1 .. RSSM_STEP_TOKENS_MAX; 0: 1 */
     int32_t reach;        /* committed tokens that rse_session_rollback() may go back in any case */
@@ -105,7 +119,9 @@ typedef struct rse_engine_info {
     uint64_t fingerprint; /* tells models apart: configuration, names, shapes and a sample of the weights */
     /* The memory plan, bytes. */
     int64_t weight_bytes;     /* mapped from the files, and converted copies */
+    rse_state_options state;
     int64_t checkpoint_bytes; /* per sequence, over all layers */
+    int64_t copy_bytes;       /* per sequence: read copies */
     int64_t buffer_bytes;     /* per sequence: records */
     int64_t conv_bytes;       /* per sequence: convolution rows */
     int64_t cursor_bytes;     /* per sequence */

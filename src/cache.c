@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creating a cache: checking the spec, laying out the parts, and their memory. */
 #include "cache.h"
+#include "device_ops.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -280,11 +281,13 @@ rssm_status rssm_cache_create(rssm_context *context, const rssm_cache_desc *desc
     c->kernels = context->kernels;
     c->info.method = d.method;
     c->info.window = d.method == RSSM_METHOD_CONVENTIONAL ? 1 : d.window;
-    c->info.kernel = rssm_kernel_name(c->kernels, s.kind, &c->geometry.formats, d.io_dtype);
+    c->info.kernel = context->ops != NULL ? context->ops->kernel_name(context, s.kind, d.io_dtype)
+                                          : rssm_kernel_name(c->kernels, s.kind, &c->geometry.formats, d.io_dtype);
     for (int32_t layer = 0; layer < d.layers; layer++) {
         c->constants[layer].layer = d.first_layer + layer;
     }
-    rssm_status status = rssm_default_weights(c);
+    rssm_status status = context->ops != NULL ? context->ops->cache_open(c) : RSSM_OK;
+    status = status == RSSM_OK ? rssm_default_weights(c) : status;
     if (status != RSSM_OK) {
         rssm_cache_destroy(c);
         return status;
@@ -303,9 +306,14 @@ void rssm_cache_destroy(rssm_cache *cache) {
         free(cache->constants[i].memory);
         free(cache->constants[i].read.memory);
     }
+    if (cache->device != NULL) {
+        cache->context->ops->release(cache, cache->memory);
+        cache->context->ops->cache_close(cache);
+    } else {
+        free(cache->memory);
+    }
     free(cache->scratch);
     free(cache->shares);
-    free(cache->memory);
     free(cache->marks);
     free(cache->constants);
     free(cache->parts);
@@ -314,6 +322,11 @@ void rssm_cache_destroy(rssm_cache *cache) {
 
 rssm_status rssm_cache_prepare(rssm_cache *cache, int32_t rows, int32_t parts) {
     RSSM_TRY(check_range(cache->context, "rows", rows, 0, 1 << 24));
+    if (cache->context->ops != NULL) {
+        RSSM_TRY(check_range(cache->context, "parts (tokens of a batch)", parts, 0, INT32_MAX));
+        RSSM_TRY(rssm_cache_check_memory(cache));
+        return cache->context->ops->prepare(cache, rows, parts);
+    }
     RSSM_TRY(check_range(cache->context, "parts", parts, 0, 4096));
     if (parts > cache->scratch_parts) {
         size_t bytes = (size_t)parts * cache->geometry.scratch.total * sizeof(float);
@@ -347,10 +360,30 @@ rssm_status rssm_cache_status(const rssm_cache *cache, rssm_cache_info *info) {
     out.flushes = cache->flushes;
     out.row_steps = cache->row_steps;
     out.overflows = cache->overflows;
+    if (cache->context->ops != NULL) {
+        RSSM_TRY(cache->context->ops->status(cache, &out));
+    }
     size_t size = info->struct_size == 0 || info->struct_size > sizeof out ? sizeof out : (size_t)info->struct_size;
     out.struct_size = size;
     memcpy(info, &out, size);
     return RSSM_OK;
+}
+
+/* Reads the cursor of a slot whose memory the host can read. */
+static void describe_slot(const rssm_cache *cache, int32_t slot, rssm_slot_info *out) {
+    rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    if (cursor != NULL && cursor->state == RSSM_CURSOR_FAILED) {
+        out->state = 2;
+    } else if (cursor != NULL && cursor->state == RSSM_CURSOR_READY) {
+        int64_t most;
+        (void)!rssm_settle((rssm_cache *)cache, slot); /* a half-done step shows as pending */
+        out->state = 1;
+        out->position = cursor->position;
+        out->id = cursor->id;
+        out->pending = cursor->pending;
+        rssm_checkpoint_range(cache, slot, &out->checkpoint, &most);
+        out->oldest = rssm_oldest(cache, slot);
+    }
 }
 
 rssm_status rssm_cache_slot(const rssm_cache *cache, int32_t slot, rssm_slot_info *info) {
@@ -358,19 +391,17 @@ rssm_status rssm_cache_slot(const rssm_cache *cache, int32_t slot, rssm_slot_inf
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "info is NULL");
     }
     RSSM_TRY(rssm_check_slot((rssm_cache *)cache, "slot", -1, slot, 0));
-    rssm_cursor *cursor = rssm_cursor_at(cache, slot);
     rssm_slot_info out = {0};
-    if (cursor != NULL && cursor->state == RSSM_CURSOR_FAILED) {
-        out.state = 2;
-    } else if (cursor != NULL && cursor->state == RSSM_CURSOR_READY) {
-        int64_t most;
-        (void)!rssm_settle((rssm_cache *)cache, slot); /* a half-done step shows as pending */
-        out.state = 1;
-        out.position = cursor->position;
-        out.id = cursor->id;
-        out.pending = cursor->pending;
-        rssm_checkpoint_range(cache, slot, &out.checkpoint, &most);
-        out.oldest = rssm_oldest(cache, slot);
+    const rssm_device_ops *ops = cache->context->ops;
+    if (ops == NULL) {
+        describe_slot(cache, slot, &out);
+    } else if (cache->parts[RSSM_PART_CURSOR].base != NULL) {
+        rssm_cache *mirror;
+        RSSM_TRY(ops->mirror_open((rssm_cache *)cache, slot, false, false, &mirror));
+        describe_slot(mirror, slot, &out);
+        rssm_status status = ops->mirror_write((rssm_cache *)cache, slot, mirror, false);
+        ops->mirror_close(mirror);
+        RSSM_TRY(status);
     }
     size_t size = info->struct_size == 0 || info->struct_size > sizeof out ? sizeof out : (size_t)info->struct_size;
     out.struct_size = size;

@@ -10,12 +10,7 @@
 #include "context.h"
 #include "cpu/kernels.h"
 #include "replayssm/cache.h"
-
-/* Where a part of one layer lies: slot s at base + s * stride. */
-typedef struct rssm_part {
-    char *base;
-    int64_t stride; /* bytes */
-} rssm_part;
+#include "step_rules.h"
 
 /* Units of a call that one of its pieces starts with; pieces that are done take from the others' shares. */
 typedef struct rssm_share {
@@ -30,7 +25,7 @@ struct rssm_cache {
     rssm_geometry geometry;
     const rssm_kernels *kernels;
     rssm_part *parts;         /* [layers][RSSM_PARTS]; the cursor in layer 0 */
-    rssm_constants *constants; /* [layers] */
+    rssm_constants *constants; /* [layers], of the host */
     char *memory;             /* of rssm_cache_allocate(), else NULL */
     uint32_t *marks;          /* [slots]: the call that last named the slot, to find doubles */
     uint32_t mark;
@@ -40,6 +35,8 @@ struct rssm_cache {
     rssm_share *shares; /* [parts] of the running call */
     int32_t scratch_parts;
     uint64_t serial; /* of the last step */
+
+    void *device; /* what the context's device keeps for this cache */
 
     rssm_cache_info info;
     _Atomic int64_t bytes_read, bytes_written, flushes, row_steps, overflows;
@@ -80,6 +77,8 @@ void rssm_checkpoint_range(const rssm_cache *cache, int64_t slot, int64_t *least
 /* Some parts of a layer have folded the open step's history into its checkpoint and others have not. Parts that had
    nothing to fold changed no checkpoint and lose nothing. */
 bool rssm_layer_torn(const rssm_cursor *cursor, const rssm_layer_cursor *lc);
+/* How far the layers got with the slot's last step. */
+rssm_progress rssm_layer_progress(const rssm_cache *cache, int64_t slot);
 /* Oldest position that rollback and materialise reach. */
 int64_t rssm_oldest(const rssm_cache *cache, int64_t slot);
 /* Bytes of an element. */
@@ -94,12 +93,16 @@ static inline bool rssm_part_is_state(int32_t part) {
            part == RSSM_PART_READ_SCALE;
 }
 /* Folds a layer's records up to a position into a state that holds the layer's checkpoint: its own, or a copy. */
-void rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, const rssm_state *state);
+rssm_status rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, const rssm_state *state);
 /* Makes the read copy of a layer's checkpoint, if the cache has one. */
 void rssm_build_copy(rssm_cache *cache, const rssm_geometry *geometry, int32_t layer, const rssm_state *state,
                      float *scratch);
 /* How many flushes bring a checkpoint from one position to another: one; one per boundary if it is narrow. */
 int32_t rssm_roundings(const rssm_cache *cache, uint64_t id, int64_t from, int64_t to);
+/* Folds all units of a job, here or on the device. */
+rssm_status rssm_fold_units(rssm_cache *cache, const rssm_fold *fold, float *scratch);
+/* The inputs and outputs of a layer call with their defaults filled in. */
+rssm_status rssm_check_tensors(rssm_cache *cache, int32_t layer, rssm_layer_inputs *inputs, rssm_output *out);
 /* Default constants for the layers of a spec that needs no weights. */
 rssm_status rssm_default_weights(rssm_cache *cache);
 /* The window of a step with this many live rows. */

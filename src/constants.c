@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's copy of a layer's constants: one block, padded, taps and heads in the order the kernels read them. */
 #include "cache.h"
+#include "device_ops.h"
 
 #include <float.h>
 #include <math.h>
@@ -119,7 +120,7 @@ static rssm_status copy_weights(rssm_cache *cache, int32_t layer, const rssm_lay
                                   .read = read,
                                   .layer = cache->desc.first_layer + layer,
                                   .ready = 1};
-    return RSSM_OK;
+    return cache->context->ops != NULL ? cache->context->ops->weights(cache, layer, total) : RSSM_OK;
 }
 
 rssm_status rssm_cache_set_weights(rssm_cache *cache, int32_t layer, const rssm_layer_weights *weights) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cpu/kernels.h"
+#include "device_ops.h"
 
 /* Where a failed rssm_context_create(), which has no context, leaves its sentence. */
 static _Thread_local char create_message[256];
@@ -52,7 +53,8 @@ void rssm_copy_desc(void *to, size_t size, const void *from) {
     memcpy(to, from, given == 0 || given > size ? size : (size_t)given);
 }
 
-static rssm_status create_failed(rssm_status status, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static rssm_status create_failed(rssm_status status, const char *format,
+                                                                       ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(create_message, sizeof create_message, format, args);
@@ -67,13 +69,15 @@ rssm_status rssm_context_create(const rssm_context_desc *desc, rssm_context **co
     *context = NULL;
     rssm_context_desc d;
     rssm_copy_desc(&d, sizeof d, desc);
+#ifndef RSSM_BUILD_CUDA
     if (d.device == RSSM_DEVICE_CUDA) {
         return create_failed(RSSM_ERROR_UNSUPPORTED, "device is CUDA, which this build does not have");
     }
-    if (d.device != RSSM_DEVICE_CPU) {
+#endif
+    if (d.device != RSSM_DEVICE_CPU && d.device != RSSM_DEVICE_CUDA) {
         return create_failed(RSSM_ERROR_ARGUMENT, "device is %d; known are 0 (CPU) and 1 (CUDA)", (int)d.device);
     }
-    if (d.device_index != 0) {
+    if (d.device == RSSM_DEVICE_CPU && d.device_index != 0) {
         return create_failed(RSSM_ERROR_ARGUMENT, "device_index is %d; the CPU has only 0", (int)d.device_index);
     }
     if (d.threads < 0 || d.threads > 4096) {
@@ -89,12 +93,22 @@ rssm_status rssm_context_create(const rssm_context_desc *desc, rssm_context **co
     c->desc = d;
     c->isa = rssm_isa_available() & (d.isa_mask == 0 ? UINT64_MAX : d.isa_mask);
     c->kernels = rssm_kernels_select(c->isa);
+#ifdef RSSM_BUILD_CUDA
+    rssm_status status = d.device == RSSM_DEVICE_CUDA ? rssm_cuda_open(c, create_message, sizeof create_message) : RSSM_OK;
+    if (status != RSSM_OK) {
+        free(c);
+        return status;
+    }
+#endif
     rssm_log(c, RSSM_LOG_INFO, "replayssm %s, cpu kernels %s", rssm_version(), c->kernels->isa);
     *context = c;
     return RSSM_OK;
 }
 
 void rssm_context_destroy(rssm_context *context) {
+    if (context != NULL && context->ops != NULL) {
+        context->ops->close(context);
+    }
     free(context);
 }
 

@@ -6,11 +6,14 @@
 #include "replayssm/base.h"
 
 struct rssm_kernels;
+struct rssm_device_ops;
 
 struct rssm_context {
     rssm_context_desc desc; /* with defaults filled in */
     uint64_t isa;
     const struct rssm_kernels *kernels; /* the newest variant that isa allows */
+    const struct rssm_device_ops *ops; /* NULL: the CPU */
+    void *device;                      /* of ops */
     char message[512];
 };
 

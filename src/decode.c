@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One layer of the open step: checks the call, hands its units to the kernels, and marks the layer as done. */
 #include "cache.h"
+#include "device_ops.h"
 
 #include <string.h>
 
@@ -35,10 +36,8 @@ static rssm_status check_dtype(rssm_cache *cache, const char *name, int32_t *dty
     return RSSM_OK;
 }
 
-static rssm_status check_inputs(layer_call *c) {
-    rssm_cache *cache = c->cache;
+rssm_status rssm_check_tensors(rssm_cache *cache, int32_t layer, rssm_layer_inputs *in, rssm_output *out) {
     const rssm_geometry *g = &cache->geometry;
-    rssm_layer_inputs *in = &c->inputs;
     bool needs_beta = g->delta || g->gate == RSSM_GATE_LOG, needs_z = g->out_norm != RSSM_OUT_NORM_NONE;
     const struct {
         const char *name;
@@ -46,15 +45,15 @@ static rssm_status check_inputs(layer_call *c) {
         bool needed;
     } tensors[] = {{"q", in->q.data, true},         {"k", in->k.data, true},          {"v", in->v.data, true},
                    {"decay", in->decay.data, true}, {"beta", in->beta.data, needs_beta}, {"z", in->z.data, needs_z},
-                   {"out", c->out.data, true}};
+                   {"out", out->data, true}};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         if (tensors[i].needed && tensors[i].data == NULL) {
             return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "%s of layer %d is NULL, and the spec needs it",
-                             tensors[i].name, (int)c->layer);
+                             tensors[i].name, (int)layer);
         }
     }
     RSSM_TRY(check_dtype(cache, "inputs.gate_dtype", &in->gate_dtype));
-    RSSM_TRY(check_dtype(cache, "out.dtype", &c->out.dtype));
+    RSSM_TRY(check_dtype(cache, "out.dtype", &out->dtype));
     if (g->raw_records && in->gate_dtype != cache->desc.io_dtype) {
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
                          "inputs.gate_dtype is %s; raw-gate records keep the gate in the io format, %s",
@@ -69,8 +68,8 @@ static rssm_status check_inputs(layer_call *c) {
     if (!needs_beta) {
         in->beta.data = NULL;
     }
-    c->out.head_stride = c->out.head_stride == 0 ? g->d_v : c->out.head_stride;
-    c->out.token_stride = c->out.token_stride == 0 ? (int64_t)g->value_heads * g->d_v : c->out.token_stride;
+    out->head_stride = out->head_stride == 0 ? g->d_v : out->head_stride;
+    out->token_stride = out->token_stride == 0 ? (int64_t)g->value_heads * g->d_v : out->token_stride;
     return RSSM_OK;
 }
 
@@ -135,8 +134,10 @@ static rssm_status prepare_call(layer_call *c, rssm_cache *cache, int32_t layer,
     RSSM_TRY(rssm_cache_check_memory(cache));
     rssm_copy_desc(&c->inputs, sizeof c->inputs, inputs);
     rssm_copy_desc(&c->out, sizeof c->out, out);
-    RSSM_TRY(check_inputs(c));
-    RSSM_TRY(check_rows(c, whole_call));
+    RSSM_TRY(rssm_check_tensors(cache, layer, &c->inputs, &c->out));
+    if (cache->context->ops == NULL) { /* else the cursors lie on the device */
+        RSSM_TRY(check_rows(c, whole_call));
+    }
     c->call = (rssm_call){.geometry = &cache->geometry,
                           .constants = &cache->constants[layer],
                           .inputs = &c->inputs,
@@ -415,9 +416,12 @@ static void mark_done(const layer_call *c, const rssm_row *row) {
 }
 
 static rssm_status run_layer(rssm_cache *cache, int32_t layer, const rssm_batch *batch, const rssm_layer_inputs *inputs,
-                             const rssm_output *out, bool prefill) {
+                             const rssm_output *out, bool prefill, void *stream) {
     layer_call c;
     RSSM_TRY(prepare_call(&c, cache, layer, batch, inputs, out, prefill, true));
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->layer(cache, layer, &c.batch, &c.inputs, &c.out, prefill, stream);
+    }
     int32_t threads = cache->context->desc.threads;
     RSSM_TRY(rssm_cache_prepare(cache, c.batch.rows, threads));
     deal_units(&c, c.units < threads ? c.units : threads);
@@ -428,14 +432,12 @@ static rssm_status run_layer(rssm_cache *cache, int32_t layer, const rssm_batch 
 
 rssm_status rssm_cache_decode(rssm_cache *cache, int32_t layer, const rssm_batch *batch, const rssm_layer_inputs *inputs,
                               const rssm_output *out, void *stream) {
-    (void)stream;
-    return run_layer(cache, layer, batch, inputs, out, false);
+    return run_layer(cache, layer, batch, inputs, out, false, stream);
 }
 
 rssm_status rssm_cache_prefill(rssm_cache *cache, int32_t layer, const rssm_batch *batch,
                                const rssm_layer_inputs *inputs, const rssm_output *out, void *stream) {
-    (void)stream;
-    return run_layer(cache, layer, batch, inputs, out, true);
+    return run_layer(cache, layer, batch, inputs, out, true, stream);
 }
 
 /* Slots that some part has worked on cannot be given up half-folded: begin looks at this mark. */
@@ -454,6 +456,9 @@ static void mark_ended(const layer_call *c, const rssm_row *row) {
 rssm_status rssm_cache_decode_part(rssm_cache *cache, int32_t layer, const rssm_batch *batch,
                                    const rssm_layer_inputs *inputs, const rssm_output *out, int32_t part, int32_t parts) {
     layer_call c;
+    if (cache->context->ops != NULL) {
+        return rssm_fail(cache->context, RSSM_ERROR_UNSUPPORTED, "parts of a layer are for the CPU; the device is CUDA");
+    }
     RSSM_TRY(prepare_call(&c, cache, layer, batch, inputs, out, false, false));
     if (parts < 1 || parts > cache->scratch_parts || part < 0 || part >= parts) {
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,

@@ -17,6 +17,8 @@
  */
 #include "export.h"
 
+#include "device_ops.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,7 +127,7 @@ void rssm_transpose_states(char *to, const char *from, int64_t heads, int64_t ro
 }
 
 /* The checkpoint, or with RSSM_EXPORT_CHECKPOINT_ONLY what a flush would leave of it, made in `aside`. */
-static void save_state(rssm_cache *cache, int32_t layer, int64_t slot, const rssm_saved *s, const rssm_sections *at,
+static rssm_status save_state(rssm_cache *cache, int32_t layer, int64_t slot, const rssm_saved *s, const rssm_sections *at,
                        char *aside, char *to) {
     const rssm_geometry *g = &cache->geometry;
     const int64_t width = rssm_dtype_bytes(s->checkpoint_dtype), rows = (int64_t)g->value_heads * g->d_v;
@@ -138,7 +140,7 @@ static void save_state(rssm_cache *cache, int32_t layer, int64_t slot, const rss
             state.exponent = memcpy(aside + rows * g->d_k * width, state.exponent, (size_t)rows);
         }
         int64_t flushes = cache->flushes;
-        rssm_fold_layer(cache, layer, slot, s->position, &state);
+        RSSM_TRY(rssm_fold_layer(cache, layer, slot, s->position, &state));
         cache->flushes = flushes; /* a fold of a copy is none of the slot's flushes */
     }
     if (s->flags & RSSM_EXPORT_STATE_KV) {
@@ -149,14 +151,15 @@ static void save_state(rssm_cache *cache, int32_t layer, int64_t slot, const rss
     if (state.exponent != NULL) {
         memcpy(to + at->exponent, state.exponent, (size_t)rows);
     }
+    return RSSM_OK;
 }
 
-static void save_layer(rssm_cache *cache, int32_t layer, int64_t slot, const rssm_saved *s, const rssm_sections *at,
+static rssm_status save_layer(rssm_cache *cache, int32_t layer, int64_t slot, const rssm_saved *s, const rssm_sections *at,
                        char *aside, char *to) {
     const rssm_geometry *g = &cache->geometry;
     const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
     const int64_t rows = g->rows.records, n = s->history, io = io_width(s);
-    save_state(cache, layer, slot, s, at, aside, to);
+    RSSM_TRY(save_state(cache, layer, slot, s, at, aside, to));
     gather_rows(to + at->k, rssm_part_at(cache, layer, RSSM_PART_RECORD_K, slot), g->key_heads, rows, g->d_k * io,
                 cursor->row_map, n);
     gather_rows(to + at->v, rssm_part_at(cache, layer, RSSM_PART_RECORD_V, slot), g->value_heads, rows, g->d_v * io,
@@ -171,21 +174,34 @@ static void save_layer(rssm_cache *cache, int32_t layer, int64_t slot, const rss
         gather_rows(to + at->conv, rssm_part_at(cache, layer, RSSM_PART_CONV, slot), 1, g->rows.conv,
                     g->conv_channels * io, cursor->conv_map + (cursor->held - s->held), s->held);
     }
+    return RSSM_OK;
+}
+
+static int64_t saved_bytes(rssm_cache *cache, int32_t slot, uint32_t flags) {
+    return rssm_settle(cache, slot) == RSSM_OK ? describe(cache, slot, flags).bytes : -1;
 }
 
 int64_t rssm_cache_export_bytes(const rssm_cache *cache, int32_t slot, uint32_t flags) {
-    rssm_cache *mutable_cache = (rssm_cache *)cache;
+    rssm_cache *mutable_cache = (rssm_cache *)cache, *mirror;
+    const rssm_device_ops *ops = cache->context->ops;
     if (rssm_check_slot(mutable_cache, "slot", 0, slot, 0) != RSSM_OK ||
-        rssm_cache_check_memory(mutable_cache) != RSSM_OK || rssm_settle(mutable_cache, slot) != RSSM_OK) {
+        rssm_cache_check_memory(mutable_cache) != RSSM_OK) {
         return -1;
     }
-    return describe(cache, slot, flags).bytes;
+    if (ops == NULL) {
+        return saved_bytes(mutable_cache, slot, flags);
+    }
+    if (ops->mirror_open(mutable_cache, slot, false, false, &mirror) != RSSM_OK) {
+        return -1;
+    }
+    int64_t bytes = saved_bytes(mirror, slot, flags);
+    bytes = ops->mirror_write(mutable_cache, slot, mirror, false) == RSSM_OK ? bytes : -1;
+    ops->mirror_close(mirror);
+    return bytes;
 }
 
-rssm_status rssm_cache_export(rssm_cache *cache, int32_t slot, uint32_t flags, void *buffer, int64_t capacity,
-                              int64_t *written) {
-    RSSM_TRY(rssm_check_slot(cache, "slot", 0, slot, 0));
-    RSSM_TRY(rssm_cache_check_memory(cache));
+static rssm_status export_slot(rssm_cache *cache, int32_t slot, uint32_t flags, void *buffer, int64_t capacity,
+                               int64_t *written) {
     RSSM_TRY(rssm_settle(cache, slot));
     RSSM_TRY(rssm_prepare_folds(cache));
     if ((flags & ~(uint32_t)(RSSM_EXPORT_CHECKPOINT_ONLY | RSSM_EXPORT_STATE_KV)) != 0) {
@@ -201,6 +217,7 @@ rssm_status rssm_cache_export(rssm_cache *cache, int32_t slot, uint32_t flags, v
     if (aside == NULL) {
         return rssm_fail(cache->context, RSSM_ERROR_MEMORY, "no memory for a copy of one layer's state");
     }
+    rssm_status status = RSSM_OK;
     rssm_sections at;
     rssm_saved_sections(&s, &at);
     char *to = buffer;
@@ -209,13 +226,33 @@ rssm_status rssm_cache_export(rssm_cache *cache, int32_t slot, uint32_t flags, v
     for (int32_t layer = 0; layer < s.layers; layer++) {
         int64_t checkpoint = s.history == 0 ? s.position : rssm_layer_cursor_at(cache, layer, slot)->checkpoint;
         memcpy(to + sizeof s + 8 * (size_t)layer, &checkpoint, 8);
-        save_layer(cache, layer, slot, &s, &at, aside, to + at.first_layer + layer * at.layer_bytes);
+        status = status == RSSM_OK
+                     ? save_layer(cache, layer, slot, &s, &at, aside, to + at.first_layer + layer * at.layer_bytes)
+                     : status;
     }
     free(aside);
+    RSSM_TRY(status);
     uint64_t sum = rssm_checksum(buffer, s.bytes - 8);
     memcpy(to + s.bytes - 8, &sum, 8);
     if (written != NULL) {
         *written = s.bytes;
     }
     return RSSM_OK;
+}
+
+rssm_status rssm_cache_export(rssm_cache *cache, int32_t slot, uint32_t flags, void *buffer, int64_t capacity,
+                              int64_t *written) {
+    const rssm_device_ops *ops = cache->context->ops;
+    rssm_cache *mirror;
+    RSSM_TRY(rssm_check_slot(cache, "slot", 0, slot, 0));
+    RSSM_TRY(rssm_cache_check_memory(cache));
+    if (ops == NULL) {
+        return export_slot(cache, slot, flags, buffer, capacity, written);
+    }
+    RSSM_TRY(ops->mirror_open(cache, slot, true, false, &mirror));
+    rssm_status status = export_slot(mirror, slot, flags, buffer, capacity, written);
+    rssm_status settled = ops->mirror_write(cache, slot, mirror, false);
+    status = status == RSSM_OK ? settled : status;
+    ops->mirror_close(mirror);
+    return status;
 }

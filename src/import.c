@@ -5,6 +5,8 @@
  */
 #include "export.h"
 
+#include "device_ops.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -296,7 +298,7 @@ static void place_state(reader *r, int32_t layer, const rssm_state *own) {
 }
 
 /* Folds `count` saved records into the slot's checkpoint. */
-static void fold_records(reader *r, int32_t layer, const rssm_state *own, int32_t first, int32_t count) {
+static rssm_status fold_records(reader *r, int32_t layer, const rssm_state *own, int32_t first, int32_t count) {
     rssm_row row = {.cursor = &r->cursor,
                     .record_k = r->k,
                     .record_v = r->v,
@@ -304,13 +306,11 @@ static void fold_records(reader *r, int32_t layer, const rssm_state *own, int32_
                     .record_scalar = (float *)(void *)r->scalar,
                     .first = first};
     rssm_fold fold = {&r->geometry, &r->cache->constants[layer], &row, own, count};
-    for (int32_t unit = 0; unit < r->geometry.units; unit++) {
-        r->cache->kernels->fold_unit(&fold, unit, r->scratch);
-    }
+    return rssm_fold_units(r->cache, &fold, r->scratch);
 }
 
 /* One layer: state, the fold into it, the records left, the convolution rows. */
-static void read_layer(reader *r, int32_t layer, int32_t held) {
+static rssm_status read_layer(reader *r, int32_t layer, int32_t held) {
     rssm_cache *cache = r->cache;
     const rssm_saved *s = &r->saved;
     const char *from = r->buffer + r->at.first_layer + layer * r->at.layer_bytes;
@@ -324,7 +324,7 @@ static void read_layer(reader *r, int32_t layer, int32_t held) {
     rssm_state own = rssm_state_of(cache, layer, r->slot, s->id, checkpoint);
     place_state(r, layer, &own);
     if (count > 0) {
-        fold_records(r, layer, &own, first, count);
+        RSSM_TRY(fold_records(r, layer, &own, first, count));
     } else {
         rssm_build_copy(cache, &r->geometry, layer, &own, r->scratch);
     }
@@ -333,6 +333,7 @@ static void read_layer(reader *r, int32_t layer, int32_t held) {
         read_conv(r, layer, from + r->at.conv, held);
     }
     *rssm_layer_cursor_at(cache, layer, r->slot) = (rssm_layer_cursor){.checkpoint = checkpoint};
+    return RSSM_OK;
 }
 
 /* Saved history that this cache would not have itself is folded: another window's, another record format's. */
@@ -347,9 +348,7 @@ static int64_t fold_target(const rssm_cache *cache, const rssm_saved *s) {
     return (s->window != cache->desc.window || !fits) && boundary > base ? boundary : base;
 }
 
-rssm_status rssm_cache_import(rssm_cache *cache, int32_t slot, const void *buffer, int64_t bytes) {
-    RSSM_TRY(rssm_check_slot(cache, "slot", 0, slot, 0));
-    RSSM_TRY(rssm_cache_check_memory(cache));
+static rssm_status import_slot(rssm_cache *cache, int32_t slot, const void *buffer, int64_t bytes) {
     reader r = {.cache = cache, .buffer = buffer, .slot = slot};
     RSSM_TRY(check_frame(cache, buffer, bytes, &r.saved));
     RSSM_TRY(check_identity(cache, &r.saved));
@@ -367,8 +366,8 @@ rssm_status rssm_cache_import(rssm_cache *cache, int32_t slot, const void *buffe
     if (status == RSSM_OK) {
         const rssm_rows *rows = &cache->geometry.rows;
         int32_t held = r.saved.held < rows->conv_keep ? r.saved.held : rows->conv_keep;
-        for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
-            read_layer(&r, layer, held);
+        for (int32_t layer = 0; layer < cache->desc.layers && status == RSSM_OK; layer++) {
+            status = read_layer(&r, layer, held);
         }
         rssm_cursor *cursor = rssm_cursor_at(cache, slot);
         rssm_cursor_start(cursor, rows, r.saved.id, r.saved.position);
@@ -378,5 +377,20 @@ rssm_status rssm_cache_import(rssm_cache *cache, int32_t slot, const void *buffe
     free(r.k);
     free(r.codes);
     free(r.scratch);
+    return status;
+}
+
+rssm_status rssm_cache_import(rssm_cache *cache, int32_t slot, const void *buffer, int64_t bytes) {
+    const rssm_device_ops *ops = cache->context->ops;
+    rssm_cache *mirror;
+    RSSM_TRY(rssm_check_slot(cache, "slot", 0, slot, 0));
+    RSSM_TRY(rssm_cache_check_memory(cache));
+    if (ops == NULL) {
+        return import_slot(cache, slot, buffer, bytes);
+    }
+    RSSM_TRY(ops->mirror_open(cache, slot, true, true, &mirror));
+    rssm_status status = import_slot(mirror, slot, buffer, bytes);
+    status = status == RSSM_OK ? ops->mirror_write(cache, slot, mirror, true) : status;
+    ops->mirror_close(mirror);
     return status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a cache's memory: their shapes, and where they lie. */
 #include "cache.h"
+#include "device_ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,8 +116,13 @@ rssm_status rssm_cache_allocate(rssm_cache *cache) {
         return rssm_fail(cache->context, RSSM_ERROR_MEMORY, "%lld slots of %lld bytes are beyond 64 bits",
                          (long long)slots, (long long)rssm_cache_slot_bytes(cache));
     }
-    RSSM_TRY(rssm_cache_prepare(cache, 64, cache->context->desc.threads));
-    cache->memory = calloc((size_t)total + 64, 1);
+    const rssm_device_ops *ops = cache->context->ops;
+    if (ops != NULL) {
+        RSSM_TRY(ops->allocate(cache, total + 64, &cache->memory));
+    } else {
+        RSSM_TRY(rssm_cache_prepare(cache, 64, cache->context->desc.threads));
+        cache->memory = calloc((size_t)total + 64, 1);
+    }
     if (cache->memory == NULL) {
         return rssm_fail(cache->context, RSSM_ERROR_MEMORY, "no memory for %lld slots of %lld bytes", (long long)slots,
                          (long long)rssm_cache_slot_bytes(cache));
@@ -133,8 +139,8 @@ rssm_status rssm_cache_allocate(rssm_cache *cache) {
             at += info.bytes * slots;
         }
     }
-    cache->sealed = true;
-    return RSSM_OK;
+    cache->sealed = ops == NULL;
+    return ops != NULL ? rssm_cache_prepare(cache, 64, 0) : RSSM_OK;
 }
 
 rssm_status rssm_cache_bind(rssm_cache *cache, int32_t layer, int32_t part, void *base, int64_t slot_stride) {
@@ -231,6 +237,9 @@ rssm_status rssm_cache_check_memory(rssm_cache *cache) {
         }
     }
     free(ranges);
+    if (status == RSSM_OK && cache->context->ops != NULL) {
+        status = cache->context->ops->seal(cache);
+    }
     cache->sealed = status == RSSM_OK;
     return status;
 }

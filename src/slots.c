@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What can be done to slots between steps: reset, adopt, flush, rollback, materialise, copy. */
 #include "cache.h"
+#include "device_ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +22,7 @@ int64_t rssm_oldest(const rssm_cache *cache, int64_t slot) {
     const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
     int64_t least, most;
     rssm_checkpoint_range(cache, slot, &least, &most);
-    if (cache->geometry.rows.conv == 0) {
-        return most;
-    }
-    int64_t conv = cursor->position - (cursor->held - cache->geometry.rows.conv_need);
-    return most > conv ? most : conv;
+    return rssm_step_oldest(cursor, &cache->geometry.rows, most);
 }
 
 static rssm_status check_list(rssm_cache *cache, int64_t count, const int32_t *slots, const char *name) {
@@ -34,6 +31,9 @@ static rssm_status check_list(rssm_cache *cache, int64_t count, const int32_t *s
                          slots == NULL ? "NULL" : "given");
     }
     RSSM_TRY(rssm_cache_check_memory(cache));
+    if (cache->context->ops != NULL) {
+        return RSSM_OK; /* the device looks at the contents */
+    }
     uint32_t mark = rssm_new_mark(cache);
     for (int64_t i = 0; i < count; i++) {
         RSSM_TRY(rssm_check_slot(cache, name, i, slots[i], mark));
@@ -65,7 +65,7 @@ static void start_slot(rssm_cache *cache, int64_t slot, uint64_t id, int64_t pos
 
 static rssm_status check_start(rssm_cache *cache, int64_t count, const int32_t *slots, const int64_t *positions) {
     RSSM_TRY(check_list(cache, count, slots, "slots"));
-    for (int64_t i = 0; i < count && positions != NULL; i++) {
+    for (int64_t i = 0; i < count && positions != NULL && cache->context->ops == NULL; i++) {
         if (positions[i] < 0 || positions[i] > INT64_MAX / 2) {
             return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "positions[%lld] is %lld; the limits are 0 and 2^62",
                              (long long)i, (long long)positions[i]);
@@ -76,8 +76,10 @@ static rssm_status check_start(rssm_cache *cache, int64_t count, const int32_t *
 
 rssm_status rssm_cache_reset(rssm_cache *cache, int64_t count, const int32_t *slots, const uint64_t *ids,
                              const int64_t *positions, void *stream) {
-    (void)stream;
     RSSM_TRY(check_start(cache, count, slots, positions));
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->start(cache, count, slots, ids, positions, true, stream);
+    }
     const rssm_geometry *g = &cache->geometry;
     size_t context = (size_t)g->rows.conv_need * (size_t)g->conv_channels * (g->bf16 ? 2 : 4);
     for (int64_t i = 0; i < count; i++) {
@@ -100,8 +102,10 @@ rssm_status rssm_cache_reset(rssm_cache *cache, int64_t count, const int32_t *sl
 
 rssm_status rssm_cache_adopt(rssm_cache *cache, int64_t count, const int32_t *slots, const uint64_t *ids,
                              const int64_t *positions, void *stream) {
-    (void)stream;
     RSSM_TRY(check_start(cache, count, slots, positions));
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->start(cache, count, slots, ids, positions, false, stream);
+    }
     RSSM_TRY(rssm_cache_prepare(cache, 0, cache->context->desc.threads));
     for (int64_t i = 0; i < count; i++) {
         start_slot(cache, slots[i], ids != NULL ? ids[i] : 0, positions != NULL ? positions[i] : 0);
@@ -139,22 +143,36 @@ static void fold_piece(void *arg, int64_t piece) {
     }
 }
 
+rssm_status rssm_fold_units(rssm_cache *cache, const rssm_fold *fold, float *scratch) {
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->fold(cache, fold);
+    }
+    for (int32_t unit = 0; unit < fold->geometry->units; unit++) {
+        cache->kernels->fold_unit(fold, unit, scratch);
+    }
+    return RSSM_OK;
+}
+
 int32_t rssm_roundings(const rssm_cache *cache, uint64_t id, int64_t from, int64_t to) {
     bool narrow = cache->geometry.formats.checkpoint != RSSM_DTYPE_F32;
     return narrow ? rssm_boundaries(from, to, id, cache->geometry.window) : from < to;
 }
 
-void rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, const rssm_state *state) {
+rssm_status rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int64_t position, const rssm_state *state) {
     rssm_row row = rssm_row_of(cache, layer, slot);
     int64_t count = position - row.layer->checkpoint;
     if (count <= 0) {
-        return;
+        return RSSM_OK;
     }
     fold_job job = {.cache = cache,
                     .fold = {&cache->geometry, &cache->constants[layer], &row, state, (int32_t)count},
                     .pieces = cache->geometry.units < cache->scratch_parts ? cache->geometry.units : cache->scratch_parts};
-    rssm_parallel(cache->context, job.pieces, fold_piece, &job);
     cache->flushes += rssm_roundings(cache, state->id, row.layer->checkpoint, position);
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->fold(cache, &job.fold);
+    }
+    rssm_parallel(cache->context, job.pieces, fold_piece, &job);
+    return RSSM_OK;
 }
 
 /* Folding needs scratch, and raw-gate records need the layers' weights. */
@@ -165,14 +183,16 @@ rssm_status rssm_prepare_folds(rssm_cache *cache) {
                              (int)layer);
         }
     }
-    return rssm_cache_prepare(cache, 0, cache->context->desc.threads);
+    return cache->context->ops != NULL ? RSSM_OK : rssm_cache_prepare(cache, 0, cache->context->desc.threads);
 }
 
 rssm_status rssm_cache_flush(rssm_cache *cache, int64_t count, const int32_t *slots, const int64_t *positions,
                              void *stream) {
-    (void)stream;
     RSSM_TRY(check_list(cache, count, slots, "slots"));
     RSSM_TRY(rssm_prepare_folds(cache));
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->flush(cache, count, slots, positions, stream);
+    }
     int64_t position;
     for (int64_t i = 0; i < count; i++) {
         int64_t least, most;
@@ -185,7 +205,7 @@ rssm_status rssm_cache_flush(rssm_cache *cache, int64_t count, const int32_t *sl
         for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
             rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, layer, slots[i]);
             rssm_state state = rssm_state_of(cache, layer, slots[i], rssm_cursor_at(cache, slots[i])->id, position);
-            rssm_fold_layer(cache, layer, slots[i], position, &state);
+            RSSM_TRY(rssm_fold_layer(cache, layer, slots[i], position, &state));
             lc->checkpoint = position > lc->checkpoint ? position : lc->checkpoint;
         }
         rssm_cursor_retire(rssm_cursor_at(cache, slots[i]), &cache->geometry.rows, position);
@@ -199,30 +219,23 @@ rssm_status rssm_cache_flush(rssm_cache *cache, int64_t count, const int32_t *sl
    until begin fails it. */
 rssm_status rssm_settle(rssm_cache *cache, int64_t slot) {
     rssm_cursor *cursor = rssm_cursor_at(cache, slot);
-    int64_t least, most;
     RSSM_TRY(rssm_check_ready(cache, slot));
-    rssm_checkpoint_range(cache, slot, &least, &most);
-    if (cursor->step == RSSM_STEP_WHOLE && least == cursor->position + cursor->pending) {
-        rssm_cursor_commit_whole(cursor, &cache->geometry.rows);
-    }
-    bool torn = most > cursor->position;
-    for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
-        torn = torn || rssm_layer_torn(cursor, rssm_layer_cursor_at(cache, layer, slot));
-    }
-    if (torn) {
+    rssm_progress p = rssm_layer_progress(cache, slot);
+    if (!rssm_step_settle(cursor, &cache->geometry.rows, &p)) {
         return rssm_fail(cache->context, RSSM_ERROR_STATE,
                          "slot %lld has an open step of %d tokens that some layers, or parts of one, have taken into "
                          "their checkpoints and others have not",
                          (long long)slot, (int)cursor->pending);
     }
-    rssm_cursor_retire(cursor, &cache->geometry.rows, least);
     return RSSM_OK;
 }
 
 rssm_status rssm_cache_rollback(rssm_cache *cache, int64_t count, const int32_t *slots, const int64_t *positions,
                                 void *stream) {
-    (void)stream;
     RSSM_TRY(check_list(cache, count, slots, "slots"));
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->rollback(cache, count, slots, positions, stream);
+    }
     int64_t position;
     for (int64_t i = 0; i < count; i++) {
         RSSM_TRY(rssm_settle(cache, slots[i]));
@@ -237,7 +250,7 @@ rssm_status rssm_cache_rollback(rssm_cache *cache, int64_t count, const int32_t 
 
 /* ---- Materialise -------------------------------------------------------------------------------------- */
 
-static void materialize_layer(rssm_cache *cache, int32_t layer, int64_t src, int64_t dst, int64_t position,
+static rssm_status materialize_layer(rssm_cache *cache, int32_t layer, int64_t src, int64_t dst, int64_t position,
                               uint64_t id) {
     const rssm_geometry *g = &cache->geometry;
     for (int32_t part = 0; part < RSSM_PARTS; part++) {
@@ -248,7 +261,7 @@ static void materialize_layer(rssm_cache *cache, int32_t layer, int64_t src, int
         }
     }
     rssm_state state = rssm_state_of(cache, layer, dst, id, position);
-    rssm_fold_layer(cache, layer, src, position, &state);
+    RSSM_TRY(rssm_fold_layer(cache, layer, src, position, &state));
     const rssm_cursor *cursor = rssm_cursor_at(cache, src);
     size_t row_bytes = (size_t)g->conv_channels * (g->bf16 ? 2 : 4);
     int32_t oldest = cursor->held - (int32_t)(cursor->position - position) - g->rows.conv_need;
@@ -257,13 +270,16 @@ static void materialize_layer(rssm_cache *cache, int32_t layer, int64_t src, int
         char *to = rssm_part_at(cache, layer, RSSM_PART_CONV, dst);
         memcpy(to + (size_t)i * row_bytes, from + (size_t)cursor->conv_map[oldest + i] * row_bytes, row_bytes);
     }
+    return RSSM_OK;
 }
 
 rssm_status rssm_cache_materialize(rssm_cache *cache, int64_t count, const int32_t *src, const int32_t *dst,
                                    const int64_t *positions, const uint64_t *ids, void *stream) {
-    (void)stream;
     RSSM_TRY(check_list(cache, count, dst, "dst"));
     RSSM_TRY(rssm_prepare_folds(cache));
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->materialize(cache, count, src, dst, positions, ids, stream);
+    }
     uint32_t dst_mark = cache->mark;
     int64_t position;
     for (int64_t i = 0; i < count; i++) {
@@ -281,7 +297,7 @@ rssm_status rssm_cache_materialize(rssm_cache *cache, int64_t count, const int32
     for (int64_t i = 0; i < count; i++) {
         (void)check_position(cache, i, src[i], positions, INT64_MIN, &position);
         for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
-            materialize_layer(cache, layer, src[i], dst[i], position, ids != NULL ? ids[i] : 0);
+            RSSM_TRY(materialize_layer(cache, layer, src[i], dst[i], position, ids != NULL ? ids[i] : 0));
         }
         start_slot(cache, dst[i], ids != NULL ? ids[i] : 0, position);
     }
@@ -310,8 +326,10 @@ static void copy_part(const rssm_cache *cache, int32_t layer, int32_t part, int6
 
 rssm_status rssm_cache_copy(rssm_cache *cache, int64_t count, const int32_t *src, const int32_t *dst,
                             const uint64_t *ids, void *stream) {
-    (void)stream;
     RSSM_TRY(check_list(cache, count, dst, "dst"));
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->copy(cache, count, src, dst, ids, stream);
+    }
     uint32_t dst_mark = cache->mark;
     int64_t both = 0, largest = 0;
     for (int64_t i = 0; i < count; i++) {

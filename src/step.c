@@ -4,6 +4,7 @@
  * is changed.
  */
 #include "cache.h"
+#include "device_ops.h"
 
 #include <string.h>
 
@@ -19,6 +20,9 @@ rssm_status rssm_batch_check(rssm_cache *cache, const rssm_batch *batch, rssm_ba
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch.rows is %d and batch.slots is %s", (int)copy->rows,
                          copy->slots == NULL ? "NULL" : "given");
     }
+    if (context->ops != NULL && copy->parents != NULL) {
+        return rssm_fail(context, RSSM_ERROR_UNSUPPORTED, "batch.parents is given; on a CUDA device trees of drafts are not built");
+    }
     if (copy->uniform_tokens < 0) {
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch.uniform_tokens is %d; the least is 0",
                          (int)copy->uniform_tokens);
@@ -29,7 +33,8 @@ rssm_status rssm_batch_check(rssm_cache *cache, const rssm_batch *batch, rssm_ba
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch has %d rows of %d tokens; the limit is %d tokens",
                          (int)copy->rows, (int)copy->uniform_tokens, INT32_MAX);
     }
-    for (int32_t row = 0; copy->offsets != NULL && row < copy->rows; row++) {
+    const bool readable = context->ops == NULL; /* else the device looks at the contents */
+    for (int32_t row = 0; readable && copy->offsets != NULL && row < copy->rows; row++) {
         if (copy->offsets[row] < 0 || copy->offsets[row + 1] < copy->offsets[row]) {
             return rssm_fail(context, RSSM_ERROR_ARGUMENT,
                              "batch.offsets of row %d are %d and %d; they must be >= 0 and must not fall", (int)row,
@@ -140,7 +145,7 @@ static rssm_status check_row(rssm_cache *cache, const rssm_batch *batch, int32_t
     if (accepted == NULL || cursor->step == RSSM_STEP_NONE) {
         return RSSM_OK;
     }
-    int32_t least = cursor->step == RSSM_STEP_WHOLE ? cursor->pending : 0;
+    int32_t least = rssm_step_least(cursor);
     if (accepted[row] < least || accepted[row] > cursor->pending) {
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "accepted[%d] is %d for slot %d; the limits are %d and %d", (int)row,
                          (int)accepted[row], (int)slot, (int)least, (int)cursor->pending);
@@ -154,24 +159,18 @@ bool rssm_layer_torn(const rssm_cursor *cursor, const rssm_layer_cursor *lc) {
            (cursor->step == RSSM_STEP_WHOLE || lc->checkpoint < cursor->target);
 }
 
-/* How far the layers got with the last step of a slot. */
-typedef struct progress {
-    int32_t done;    /* layers that ran it */
-    int32_t partial; /* layers that ran some parts of it */
-    int32_t missing; /* a layer that did not run it */
-} progress;
-
-static progress layer_progress(const rssm_cache *cache, int64_t slot) {
+rssm_progress rssm_layer_progress(const rssm_cache *cache, int64_t slot) {
     const rssm_cursor *cursor = rssm_cursor_at(cache, slot);
-    progress p = {0, 0, -1};
+    rssm_progress p = {.layers = cache->desc.layers, .missing = -1};
+    rssm_checkpoint_range(cache, slot, &p.least, &p.most);
     for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
         const rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, layer, slot);
+        p.partial += rssm_layer_torn(cursor, lc);
         if (lc->serial == cursor->serial) {
             p.done++;
-            continue;
+        } else {
+            p.missing = layer;
         }
-        p.missing = layer;
-        p.partial += rssm_layer_torn(cursor, lc);
     }
     return p;
 }
@@ -179,13 +178,8 @@ static progress layer_progress(const rssm_cache *cache, int64_t slot) {
 /* Whether the last step of a slot leaves it in order; a slot that does not is failed. */
 static rssm_status check_progress(rssm_cache *cache, int32_t slot, int32_t accepted) {
     rssm_cursor *cursor = rssm_cursor_at(cache, slot);
-    if (cursor->step == RSSM_STEP_NONE) {
-        return RSSM_OK;
-    }
-    progress p = layer_progress(cache, slot);
-    bool all = p.done == cache->desc.layers;
-    bool nothing_lost = p.partial == 0 && (cursor->step == RSSM_STEP_DECODE ? accepted == 0 : p.done == 0);
-    if (all || nothing_lost) {
+    rssm_progress p = rssm_layer_progress(cache, slot);
+    if (rssm_step_in_order(cursor, &p, accepted)) {
         return RSSM_OK;
     }
     cursor->state = RSSM_CURSOR_FAILED;
@@ -198,37 +192,21 @@ static rssm_status check_progress(rssm_cache *cache, int32_t slot, int32_t accep
 
 /* ---- Doing -------------------------------------------------------------------------------------------- */
 
-static void commit(rssm_cache *cache, int64_t slot, int32_t accepted, const int32_t *path) {
-    rssm_cursor *cursor = rssm_cursor_at(cache, slot);
-    const rssm_rows *rows = &cache->geometry.rows;
-    if (cursor->step == RSSM_STEP_WHOLE && layer_progress(cache, slot).done > 0) {
-        rssm_cursor_commit_whole(cursor, rows);
-    } else {
-        rssm_cursor_commit(cursor, rows, cursor->step == RSSM_STEP_DECODE ? accepted : 0, path);
-    }
-    int64_t least, most;
-    rssm_checkpoint_range(cache, slot, &least, &most);
-    rssm_cursor_retire(cursor, rows, least);
-}
-
 static void plan(rssm_cache *cache, const rssm_batch *batch, int32_t row, int32_t window) {
-    int32_t slot = rssm_batch_slot(batch, row), tokens = rssm_batch_tokens(batch, row);
-    rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    int32_t slot = rssm_batch_slot(batch, row);
+    bool prefill = rssm_batch_prefill(batch, row);
     for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
         rssm_layer_cursor *lc = rssm_layer_cursor_at(cache, layer, slot);
         *lc = (rssm_layer_cursor){.checkpoint = lc->checkpoint, .serial = lc->serial};
     }
-    if (tokens == 0) {
-        rssm_cursor_open(cursor, RSSM_STEP_NONE, 0, rssm_cursor_base(cursor), cache->serial);
-        return;
-    }
-    bool prefill = rssm_batch_prefill(batch, row);
-    int64_t target = prefill || conventional(cache) ? cursor->position
-                                                    : rssm_boundary(cursor->position, cursor->id, window);
-    rssm_cursor_open(cursor, prefill || conventional(cache) ? RSSM_STEP_WHOLE : RSSM_STEP_DECODE, tokens, target,
-                     cache->serial);
-    cursor->prefill = prefill;
-    for (int32_t t = 0; cursor->step == RSSM_STEP_DECODE && t < tokens; t++) {
+    rssm_step_request request = {.tokens = rssm_batch_tokens(batch, row),
+                                 .whole = prefill || conventional(cache),
+                                 .prefill = prefill,
+                                 .window = window,
+                                 .serial = cache->serial};
+    rssm_step_plan(rssm_cursor_at(cache, slot), &request);
+    rssm_cursor *cursor = rssm_cursor_at(cache, slot);
+    for (int32_t t = 0; cursor->step == RSSM_STEP_DECODE && t < request.tokens; t++) {
         cursor->parents[t] = (int8_t)rssm_batch_parent(batch, row, t);
     }
 }
@@ -244,9 +222,15 @@ static const struct {
     {RSSM_MAMBA2, 80, 1},
 };
 
+/* On a CUDA device what counts is how many heads there are to hide a walk behind; the same page has the figures. */
+enum { DEVICE_LONG_WINDOW_HEADS = 2048 };
+
 int32_t rssm_effective_window(const rssm_cache *cache, int32_t rows) {
     if (cache->desc.method != RSSM_METHOD_AUTO) {
         return conventional(cache) ? 1 : cache->desc.window;
+    }
+    if (cache->context->ops != NULL) {
+        return (int64_t)rows * cache->geometry.value_heads >= DEVICE_LONG_WINDOW_HEADS ? cache->desc.window : 1;
     }
     for (size_t i = 0; i < sizeof long_windows / sizeof *long_windows; i++) {
         if (cache->geometry.kind == long_windows[i].kind && cache->geometry.d_v >= long_windows[i].least_d_v &&
@@ -259,10 +243,15 @@ int32_t rssm_effective_window(const rssm_cache *cache, int32_t rows) {
 
 rssm_status rssm_cache_begin(rssm_cache *cache, const rssm_batch *batch, const int32_t *accepted, const int32_t *paths,
                              void *stream) {
-    (void)stream;
     rssm_batch b;
     RSSM_TRY(rssm_batch_check(cache, batch, &b));
     RSSM_TRY(rssm_cache_check_memory(cache));
+    if (cache->context->ops != NULL && paths != NULL) {
+        return rssm_fail(cache->context, RSSM_ERROR_UNSUPPORTED, "paths is given; on a CUDA device trees of drafts are not built");
+    }
+    if (cache->context->ops != NULL) {
+        return cache->context->ops->begin(cache, &b, accepted, stream);
+    }
     uint32_t mark = rssm_new_mark(cache);
     int32_t live = 0;
     for (int32_t row = 0; row < b.rows; row++) {
@@ -279,7 +268,9 @@ rssm_status rssm_cache_begin(rssm_cache *cache, const rssm_batch *batch, const i
     cache->info.window = rssm_effective_window(cache, live);
     for (int32_t row = 0; row < b.rows; row++) {
         if (!rssm_is_padding(cache, rssm_batch_slot(&b, row))) {
-            commit(cache, rssm_batch_slot(&b, row), accepted != NULL ? accepted[row] : 0, path_of(cache, paths, row));
+            rssm_progress p = rssm_layer_progress(cache, rssm_batch_slot(&b, row));
+            rssm_step_end(rssm_cursor_at(cache, rssm_batch_slot(&b, row)), &cache->geometry.rows, &p,
+                          accepted != NULL ? accepted[row] : 0, path_of(cache, paths, row));
             plan(cache, &b, row, cache->info.window);
         }
     }

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Which part of the project may include which: include <- src <- engine <- tools, and the benchmarks, which may see all.
 # From src the engine takes the vector vocabulary (cpu/vec*.h) and numbers.h, which are inline functions and nothing
-# else; the command takes bench/bench.h. src itself takes standard headers only. Prints each include that breaks this.
+# else; the command takes bench/bench.h. src itself takes standard headers only, and src/cuda those of the CUDA runtime. Prints each include that breaks this.
 #
 # usage: check_includes.sh SOURCE_DIR
 set -eu
 cd "$1"
 
-find include src engine tools bench -name '*.[ch]' -o -name '*.def' | LC_ALL=C sort >"${TMPDIR:-/tmp}/sources.$$"
+find include src engine tools bench -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort >"${TMPDIR:-/tmp}/sources.$$"
 trap 'rm -f "${TMPDIR:-/tmp}/sources.$$"' EXIT
 # shellcheck disable=SC2046
 awk '
@@ -46,6 +46,8 @@ awk '
         split("assert errno fenv float inttypes limits math stdalign stdarg stdatomic stdbool stddef stdint " \
               "stdio stdlib string cpuid immintrin xmmintrin arm_neon", names, " ")
         for (i in names) { standard[names[i] ".h"] = 1 }
+        split("cuda_runtime_api cuda_pipeline", names, " ") # in src/cuda alone
+        for (i in names) { device[names[i] ".h"] = 1 }
         generated["bench_revision.h"] = 1 # by bench/revision.cmake, into the build folder
     }
     /^[ \t]*#[ \t]*include[ \t]*"/ {
@@ -67,7 +69,8 @@ awk '
         sub(/>.*/, "", name)
         if (name ~ /^replayssm\//) {
             if (!exists("include/" name)) { wrong("<" name "> is no public header") }
-        } else if ((layer(FILENAME) == "src" || layer(FILENAME) == "include") && !(name in standard)) {
+        } else if ((layer(FILENAME) == "src" || layer(FILENAME) == "include") && !(name in standard) &&
+                   !(FILENAME ~ /^src\/cuda\// && name in device)) {
             wrong(layer(FILENAME) " may not include <" name ">")
         }
         count++

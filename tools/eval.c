@@ -111,8 +111,11 @@ static rse_status eval_nll(const settings *set, workspace *work, rse_ids *ids, r
 int command_eval(int argc, char **argv) {
     bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     if (!help) {
+        if (argc > 1 && strcmp(argv[1], "kl") == 0) {
+            return eval_kl(argc - 1, argv + 1);
+        }
         if (argc < 2 || strcmp(argv[1], "nll") != 0) {
-            fprintf(stderr, "replayssm: eval measures: nll%s%s\nSee 'replayssm eval nll --help'.\n",
+            fprintf(stderr, "replayssm: eval measures: nll, kl%s%s\nSee 'replayssm eval nll --help'.\n",
                     argc < 2 ? "" : "; it does not know ", argc < 2 ? "" : argv[1]);
             return EXIT_USAGE;
         }

@@ -57,10 +57,16 @@ static void print_bytes(const char *label, int64_t bytes, const char *note) {
 }
 
 static void print_plan(const rse_engine_info *info) {
-    int64_t sequence = info->checkpoint_bytes + info->buffer_bytes + info->conv_bytes + info->cursor_bytes;
+    int64_t sequence = info->checkpoint_bytes + info->copy_bytes + info->buffer_bytes + info->conv_bytes + info->cursor_bytes;
     printf("per sequence    method %s, window %d, io %s\n", method_name(info->method), info->window,
            rssm_dtype_name(info->io_dtype));
-    print_bytes("state", info->checkpoint_bytes, "checkpoints, f32");
+    char note[48];
+    snprintf(note, sizeof note, "checkpoints, %s", rssm_dtype_name(info->state.checkpoint_dtype));
+    print_bytes("state", info->checkpoint_bytes, note);
+    if (info->copy_bytes > 0) {
+        snprintf(note, sizeof note, "what outputs are read from, %s", rssm_dtype_name(info->state.read_copy_dtype));
+        print_bytes("read copy", info->copy_bytes, note);
+    }
     print_bytes("buffer", info->buffer_bytes, "records of recent tokens");
     print_bytes("convolution", info->conv_bytes, "");
     print_bytes("cursors", info->cursor_bytes, "");

@@ -23,6 +23,18 @@ static const option_choice methods[] = {{"auto", RSSM_METHOD_AUTO},
 static const option_choice devices[] = {{"cpu", RSSM_DEVICE_CPU}, {NULL, 0}};
 static const option_choice formats[] = {{"f32", RSSM_DTYPE_F32}, {"bf16", RSSM_DTYPE_BF16}, {NULL, 0}};
 
+static const option_choice checkpoints[] = {{"f32", RSSM_DTYPE_F32},
+                                            {"f16", RSSM_DTYPE_F16},
+                                            {"bf16", RSSM_DTYPE_BF16},
+                                            {"f8", RSSM_DTYPE_F8},
+                                            {NULL, 0}};
+static const option_choice roundings[] = {
+    {"nearest", RSSM_ROUND_NEAREST}, {"stochastic", RSSM_ROUND_STOCHASTIC}, {NULL, 0}};
+static const option_choice copies[] = {{"none", RSSM_DTYPE_DEFAULT}, {"f16", RSSM_DTYPE_F16},
+                                       {"bf16", RSSM_DTYPE_BF16},    {"f8", RSSM_DTYPE_F8},
+                                       {"int8", RSSM_DTYPE_INT8},    {"nvfp4", RSSM_DTYPE_NVFP4},
+                                       {NULL, 0}};
+
 #define AT(field) offsetof(settings, field)
 
 const option_row options_engine[] = {
@@ -33,6 +45,12 @@ const option_row options_engine[] = {
     {"device", 0, OPTION_CHOICE, AT(device), "cpu", "cpu", 0, 0, devices, "where to run"},
     {"io", 0, OPTION_CHOICE, AT(io), "f32|bf16", "f32", 0, 0, formats,
      "number format of activations, buffers, keys and values"},
+    {"checkpoint", 0, OPTION_CHOICE, AT(checkpoint), "f32|f16|bf16|f8", "f32", 0, 0, checkpoints,
+     "number format of the state that the recurrence continues from"},
+    {"rounding", 0, OPTION_CHOICE, AT(rounding), "nearest|stochastic", "nearest", 0, 0, roundings,
+     "of a checkpoint narrower than f32"},
+    {"read-copy", 0, OPTION_CHOICE, AT(read_copy), "none|f16|bf16|f8|int8|nvfp4", "none", 0, 0, copies,
+     "number format of a copy of the state that outputs are read from"},
     {"threads", 0, OPTION_WHOLE, AT(threads), "N", "0", 0, 1024, NULL, "threads; 0: one for each usable core"},
     {"check", 0, OPTION_FLAG, AT(check), NULL, NULL, 0, 0, NULL,
      "compare every flushed state, bit for bit, with one that was\n"
@@ -131,6 +149,14 @@ static int set_option(const command_spec *spec, const option_row *row, const cha
     case OPTION_TEXT:
         *(const char **)at = text;
         return 0;
+    case OPTION_TEXTS: {
+        text_list *list = at;
+        if (list->count == TEXT_LIST_MAX) {
+            return mistake(spec, "--%s is given more than %d times", row->name, TEXT_LIST_MAX);
+        }
+        list->at[list->count++] = text;
+        return 0;
+    }
     case OPTION_CHOICE:
         return set_choice(spec, row, text, at);
     case OPTION_WHOLE:

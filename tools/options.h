@@ -12,6 +12,13 @@
 
 enum { SETTINGS_GIVEN = 64 };
 
+/* The values of an option that may be given more than once. */
+enum { TEXT_LIST_MAX = 16 };
+typedef struct text_list {
+    int32_t count;
+    const char *at[TEXT_LIST_MAX];
+} text_list;
+
 /* Everything that any subcommand can be told. */
 typedef struct settings {
     const char *model; /* as given, or NULL */
@@ -20,6 +27,7 @@ typedef struct settings {
     int64_t window;
     int32_t device;
     int32_t io; /* RSSM_DTYPE_* */
+    int32_t checkpoint, rounding, read_copy; /* RSSM_DTYPE_*, RSSM_ROUND_*, RSSM_DTYPE_* */
     int64_t threads;
     bool check;
     bool verbose;
@@ -49,6 +57,9 @@ typedef struct settings {
     const char *system;
     /* eval */
     bool decode;
+    int64_t tokens;
+    text_list configs;
+    const char *csv;
     /* offsets of what was given, in the order of the command line */
     size_t given[SETTINGS_GIVEN];
     int32_t given_count;
@@ -60,6 +71,7 @@ typedef enum option_kind {
     OPTION_SEED,
     OPTION_REAL,
     OPTION_TEXT,
+    OPTION_TEXTS,
     OPTION_CHOICE
 } option_kind;
 
@@ -72,7 +84,7 @@ typedef struct option_row {
     const char *name; /* without the dashes; NULL ends a table */
     char letter;      /* or 0 */
     option_kind kind;
-    size_t at; /* offset in settings: bool, int64_t, uint64_t, double, const char * or int32_t by kind */
+    size_t at; /* offset in settings: bool, int64_t, uint64_t, double, const char *, text_list or int32_t by kind */
     const char *value;            /* what --help calls its value; NULL for flags */
     const char *fallback;         /* the default, as one would type it; NULL: none */
     double low, high;             /* of numbers, inclusive */

@@ -29,7 +29,12 @@ static char *bundled_model(const char *name) {
     path[length > 0 ? length : 0] = '\0';
     char *slash = strrchr(path, '/');
     strcpy(slash != NULL ? slash : path, from_bin);
-    return rse_path_join(path, name);
+    char *found = rse_path_join(path, name), *resolved = found != NULL ? realpath(found, NULL) : NULL;
+    if (resolved != NULL) { /* without the way up from the command and down again */
+        free(found);
+        found = resolved;
+    }
+    return found;
 }
 
 char *workspace_find(const char *name) {
@@ -84,6 +89,10 @@ rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_to
         .io_dtype = set->io,
         .method = set->method,
         .window = (int32_t)set->window,
+        .state = {.checkpoint_dtype = set->checkpoint,
+                  .checkpoint_rounding = set->rounding,
+                  .read_copy_dtype = set->read_copy,
+                  .seed = set->seed},
         .sessions = sessions,
         .step_tokens = step_tokens,
         .batch_tokens = sessions * step_tokens > BATCH_TOKENS ? sessions * step_tokens : BATCH_TOKENS,

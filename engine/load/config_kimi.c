@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json of Kimi-Linear: KDA, MLA without rotation, experts behind some dense layers. */
+/* config.json of Kimi-Linear and of the text part of Kimi-K3, which adds to it: a bounded decay gate, full-rank
+ * and attention output gates, a bank of earlier residual streams, latent experts, another activation. */
 #include "load/config_read.h"
 
 #include <string.h>
@@ -59,24 +60,6 @@ static rse_status read_kda(const rse_source *s, const rse_json *linear, rse_conf
     return rse_read_conv(&at, linear != NULL ? "short_conv_kernel_size" : "linear_conv_kernel_dim", ssm, err);
 }
 
-static rse_status read_mla(const rse_source *s, rse_config_attention *a, rse_error *err) {
-    bool without = true;
-    RSE_TRY(rse_json_get_bool(s->text, where, "mla_use_nope", &without, err));
-    if (!without) {
-        return rse_fail(err, RSE_ERROR_UNSUPPORTED, "%s: mla_use_nope is false, supported: true", where);
-    }
-    RSE_TRY(rse_read_off(s, "attention_bias", err));
-    RSE_TRY(rse_read_count(s, "num_attention_heads", NULL, RSE_HEADS_MAX, &a->q_heads, err));
-    RSE_TRY(rse_read_count(s, "kv_lora_rank", NULL, 4096, &a->kv_latent, err));
-    RSE_TRY(rse_read_count_or(s, "q_lora_rank", NULL, 1, RSE_WIDTH_MAX, &a->q_latent, err));
-    RSE_TRY(rse_read_count(s, "qk_nope_head_dim", NULL, RSE_HEAD_DIM_MAX, &a->nope, err));
-    RSE_TRY(rse_read_count_or(s, "qk_rope_head_dim", NULL, 0, RSE_HEAD_DIM_MAX, &a->shared, err));
-    RSE_TRY(rse_read_count(s, "v_head_dim", NULL, RSE_HEAD_DIM_MAX, &a->v_dim, err));
-    a->kv_heads = 1;
-    a->head_dim = a->kv_latent + a->shared;
-    return RSE_OK;
-}
-
 static rse_status read_router(const rse_source *s, rse_config_moe *moe, rse_error *err) {
     const char *act = "sigmoid";
     int32_t shared = 0;
@@ -99,32 +82,25 @@ static rse_status read_router(const rse_source *s, rse_config_moe *moe, rse_erro
     return rse_read_one_group(s, "n_group", err);
 }
 
-/* Experts from layer first_k_dense_replace on, or as mlp_layer_types says. */
-static rse_status read_feed_forward(const rse_source *s, rse_config *config, rse_error *err) {
-    int32_t dense = 1;
-    const rse_json *types = NULL;
-    RSE_TRY(rse_read_count_or(s, "first_k_dense_replace", NULL, 0, RSE_CONFIG_LAYERS, &dense, err));
-    RSE_TRY(rse_read_one_group(s, "moe_layer_freq", err));
-    RSE_TRY(rse_json_get(s->text, where, "mlp_layer_types", RSE_JSON_ARRAY, &types, err));
-    if (types != NULL && rse_json_count(types) != (size_t)config->layers) {
-        return rse_fail(err, RSE_ERROR_FORMAT, "%s: mlp_layer_types lists %zu of %d layers", where,
-                        rse_json_count(types), (int)config->layers);
+/* What Kimi-K3 has beyond Kimi-Linear; all off by default. */
+static rse_status read_k3(const rse_source *s, const rse_json *linear, rse_config *config, rse_error *err) {
+    rse_config_moe *moe = &config->moe;
+    RSE_TRY(rse_read_real(s, "gate_lower_bound", -1e3, -1e-3, &config->ssm.gate_lower_bound, err));
+    rse_source at = {s->root, linear != NULL ? linear : s->text};
+    RSE_TRY(rse_read_real(&at, "gate_lower_bound", -1e3, -1e-3, &config->ssm.gate_lower_bound, err));
+    RSE_TRY(rse_json_get_bool(s->text, where, "use_full_rank_gate", &config->ssm.full_gate, err));
+    RSE_TRY(rse_json_get_bool(s->text, where, "mla_use_output_gate", &config->attention.latent_gate, err));
+    RSE_TRY(rse_read_count_or(s, "attn_res_block_size", NULL, 1, RSE_CONFIG_LAYERS, &config->bank_layers, err));
+    config->residual = config->bank_layers > 0 ? RSE_RESIDUAL_BANK : RSE_RESIDUAL_ADD;
+    RSE_TRY(rse_read_count_or(s, "routed_expert_hidden_size", NULL, 1, RSE_WIDTH_MAX, &moe->latent, err));
+    RSE_TRY(rse_json_get_bool(s->text, where, "latent_moe_use_norm", &moe->latent_norm, err));
+    if (config->mlp_act == RSE_ACT_SITU) {
+        config->act_limit = 4.0f;
+        config->act_limit_up = 25.0f;
+        RSE_TRY(rse_read_real(s, "situ_beta", 1e-3, 1e3, &config->act_limit, err));
+        RSE_TRY(rse_read_real(s, "situ_linear_beta", 0, 1e6, &config->act_limit_up, err));
     }
-    for (int32_t i = 0; i < config->layers; i++) {
-        const char *type = rse_json_string(rse_json_item(types, (size_t)i), NULL);
-        bool experts = types == NULL ? i >= dense : type != NULL && strcmp(type, "sparse") == 0;
-        if (types != NULL && !experts && (type == NULL || strcmp(type, "dense") != 0)) {
-            return rse_fail(err, RSE_ERROR_FORMAT, "%s: item %d of mlp_layer_types is neither dense nor sparse",
-                            where, (int)i);
-        }
-        config->ffn[i] = experts ? RSE_LAYER_MOE : RSE_LAYER_MLP;
-    }
-    if (memchr(config->ffn, RSE_LAYER_MLP, (size_t)config->layers) != NULL) {
-        RSE_TRY(rse_read_count(s, "intermediate_size", NULL, RSE_WIDTH_MAX, &config->mlp_width, err));
-    }
-    return memchr(config->ffn, RSE_LAYER_MOE, (size_t)config->layers) == NULL
-               ? RSE_OK
-               : read_router(s, &config->moe, err);
+    return RSE_OK;
 }
 
 rse_status rse_read_kimi_linear(const rse_source *s, rse_config *config, rse_error *err) {
@@ -135,10 +111,14 @@ rse_status rse_read_kimi_linear(const rse_source *s, rse_config *config, rse_err
     config->max_positions = positions > 0 ? (int32_t)positions : config->max_positions;
     RSE_TRY(read_layers(s, linear, config, err));
     RSE_TRY(read_kda(s, linear, &config->ssm, err));
-    RSE_TRY(read_mla(s, &config->attention, err));
-    RSE_TRY(read_feed_forward(s, config, err));
+    RSE_TRY(rse_read_latent(s, &config->attention, err));
+    RSE_TRY(rse_read_ffn_layers(s, 1, config, err));
+    if (memchr(config->ffn, RSE_LAYER_MOE, (size_t)config->layers) != NULL) {
+        RSE_TRY(read_router(s, &config->moe, err));
+    }
     config->mlp_act = RSE_ACT_SILU;
-    RSE_TRY(rse_read_act(s, "hidden_act", 1 << RSE_ACT_SILU, &config->mlp_act, err));
+    RSE_TRY(rse_read_act(s, "hidden_act", 1 << RSE_ACT_SILU | 1 << RSE_ACT_SITU, &config->mlp_act, err));
+    RSE_TRY(read_k3(s, linear, config, err));
     RSE_TRY(rse_read_off(s, "num_nextn_predict_layers", err));
     return rse_read_eps(s, (const char *const[]){"rms_norm_eps", NULL}, &config->norm_eps, err);
 }

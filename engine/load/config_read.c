@@ -58,7 +58,8 @@ rse_status rse_read_act(const rse_source *s, const char *key, int allowed, int32
     } acts[] = {{"silu", RSE_ACT_SILU},
                 {"swish", RSE_ACT_SILU},
                 {"sigmoid", RSE_ACT_SIGMOID},
-                {"relu2", RSE_ACT_RELU2}};
+                {"relu2", RSE_ACT_RELU2},
+                {"situ", RSE_ACT_SITU}};
     enum { ACTS = sizeof acts / sizeof acts[0] };
     const char *name = NULL;
     RSE_TRY(rse_json_get_string(s->text, where, key, &name, err));
@@ -291,4 +292,46 @@ rse_status rse_read_one_group(const rse_source *s, const char *key, rse_error *e
     return groups <= 1 ? RSE_OK
                        : rse_fail(err, RSE_ERROR_UNSUPPORTED, "%s: %s is %lld, supported: 1", where, key,
                                   (long long)groups);
+}
+
+rse_status rse_read_latent(const rse_source *s, rse_config_attention *a, rse_error *err) {
+    bool without = true;
+    RSE_TRY(rse_json_get_bool(s->text, where, "mla_use_nope", &without, err));
+    if (!without) {
+        return rse_fail(err, RSE_ERROR_UNSUPPORTED, "%s: mla_use_nope is false, supported: true", where);
+    }
+    RSE_TRY(rse_read_off(s, "attention_bias", err));
+    RSE_TRY(rse_read_count(s, "num_attention_heads", NULL, RSE_HEADS_MAX, &a->q_heads, err));
+    RSE_TRY(rse_read_count(s, "kv_lora_rank", NULL, 4096, &a->kv_latent, err));
+    RSE_TRY(rse_read_count_or(s, "q_lora_rank", NULL, 1, RSE_WIDTH_MAX, &a->q_latent, err));
+    RSE_TRY(rse_read_count(s, "qk_nope_head_dim", NULL, RSE_HEAD_DIM_MAX, &a->nope, err));
+    RSE_TRY(rse_read_count_or(s, "qk_rope_head_dim", NULL, 0, RSE_HEAD_DIM_MAX, &a->shared, err));
+    RSE_TRY(rse_read_count(s, "v_head_dim", NULL, RSE_HEAD_DIM_MAX, &a->v_dim, err));
+    a->kv_heads = 1;
+    a->head_dim = a->kv_latent + a->shared;
+    a->latent_eps = 1e-6f;
+    return RSE_OK;
+}
+
+rse_status rse_read_ffn_layers(const rse_source *s, int32_t dense, rse_config *config, rse_error *err) {
+    const rse_json *types = NULL;
+    RSE_TRY(rse_read_count_or(s, "first_k_dense_replace", NULL, 0, RSE_CONFIG_LAYERS, &dense, err));
+    RSE_TRY(rse_read_one_group(s, "moe_layer_freq", err));
+    RSE_TRY(rse_json_get(s->text, where, "mlp_layer_types", RSE_JSON_ARRAY, &types, err));
+    if (types != NULL && rse_json_count(types) != (size_t)config->layers) {
+        return rse_fail(err, RSE_ERROR_FORMAT, "%s: mlp_layer_types lists %zu of %d layers", where,
+                        rse_json_count(types), (int)config->layers);
+    }
+    for (int32_t i = 0; i < config->layers; i++) {
+        const char *type = rse_json_string(rse_json_item(types, (size_t)i), NULL);
+        bool experts = types == NULL ? i >= dense : type != NULL && strcmp(type, "sparse") == 0;
+        if (types != NULL && !experts && (type == NULL || strcmp(type, "dense") != 0)) {
+            return rse_fail(err, RSE_ERROR_FORMAT, "%s: item %d of mlp_layer_types is neither dense nor sparse",
+                            where, (int)i);
+        }
+        config->ffn[i] = experts ? RSE_LAYER_MOE : RSE_LAYER_MLP;
+    }
+    return memchr(config->ffn, RSE_LAYER_MLP, (size_t)config->layers) == NULL
+               ? RSE_OK
+               : rse_read_count(s, "intermediate_size", NULL, RSE_WIDTH_MAX, &config->mlp_width, err);
 }

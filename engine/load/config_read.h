@@ -60,12 +60,18 @@ rse_status rse_read_experts(const rse_source *s, const char *experts, const char
 /* Routing within groups of experts must be off: one group. */
 rse_status rse_read_one_group(const rse_source *s, const char *key, rse_error *err);
 
+/* Sizes of attention over latent rows, without rotation. */
+rse_status rse_read_latent(const rse_source *s, rse_config_attention *a, rse_error *err);
+/* mlp_layer_types, or experts from layer first_k_dense_replace on (`dense` is its default). */
+rse_status rse_read_ffn_layers(const rse_source *s, int32_t dense, rse_config *config, rse_error *err);
+
 /* ---- The families' readers, config_<family>.c ---- */
 
 rse_status rse_read_qwen3_5(const rse_source *s, rse_config *config, rse_error *err);
 rse_status rse_read_nemotron_h(const rse_source *s, rse_config *config, rse_error *err);
 rse_status rse_read_mamba2(const rse_source *s, rse_config *config, rse_error *err);
 rse_status rse_read_granite(const rse_source *s, rse_config *config, rse_error *err);
+rse_status rse_read_glm5_next(const rse_source *s, rse_config *config, rse_error *err);
 rse_status rse_read_kimi_linear(const rse_source *s, rse_config *config, rse_error *err);
 
 #endif

@@ -32,6 +32,9 @@ static const struct family {
     {"mamba2", RSE_FAMILY_MAMBA2, rse_read_mamba2},
     {"granitemoehybrid", RSE_FAMILY_GRANITE_HYBRID, rse_read_granite},
     {"kimi_linear", RSE_FAMILY_KIMI_LINEAR, rse_read_kimi_linear},
+    {"kimi_k3", RSE_FAMILY_KIMI_LINEAR, rse_read_kimi_linear},
+    {"glm5_next", RSE_FAMILY_GLM5_NEXT, rse_read_glm5_next},
+    {"glm5_next_text", RSE_FAMILY_GLM5_NEXT, rse_read_glm5_next},
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 

@@ -20,7 +20,8 @@ enum {
     RSE_FAMILY_NEMOTRON_H,
     RSE_FAMILY_MAMBA2,
     RSE_FAMILY_GRANITE_HYBRID,
-    RSE_FAMILY_KIMI_LINEAR
+    RSE_FAMILY_KIMI_LINEAR, /* and the text part of Kimi-K3 */
+    RSE_FAMILY_GLM5_NEXT
 };
 enum {
     RSE_LAYER_GDN = 1,
@@ -31,7 +32,11 @@ enum {
     RSE_LAYER_MLA, /* attention whose keys and values are projections of one latent row per token */
     RSE_LAYER_MOE
 };
-enum { RSE_ACT_NONE, RSE_ACT_SILU, RSE_ACT_SIGMOID, RSE_ACT_RELU2 };
+enum { RSE_ACT_NONE, RSE_ACT_SILU, RSE_ACT_SIGMOID, RSE_ACT_RELU2, RSE_ACT_SITU };
+/* What a block's result is added to: the stream; several streams that are mixed before and after each block; or
+ * the stream, which starts anew every few layers, while blocks read a mix of it and of what it was before. */
+enum { RSE_RESIDUAL_ADD, RSE_RESIDUAL_STREAMS, RSE_RESIDUAL_BANK };
+enum { RSE_STREAMS_MAX = 8 };
 enum { RSE_CONFIG_LAYERS = 512, RSE_CONFIG_EOS = 16, RSE_EXPERTS_MAX = 4096 };
 
 /* The recurrent layers of a model; for GDN and Mamba-2 alike. All zero in a model without one.
@@ -49,7 +54,9 @@ typedef struct rse_config_ssm {
     float dt_min;     /* time_step_limit, 0 and infinity by default; time_step_min, _max and _floor are only */
     float dt_max;     /* for initialisation and are not read */
     int32_t gate_act; /* of the output gate: RSE_ACT_SILU or RSE_ACT_SIGMOID */
-    bool tiled;       /* value head h reads key head h mod key_heads (files of llama.cpp for Qwen3.5) */
+    float gate_lower_bound; /* KDA: 0, or the bound of the bounded gate, e.g. -5 */
+    bool full_gate;         /* KDA: the output gate is one projection, not a low-rank one */
+    bool tiled;             /* value head h reads key head h mod key_heads (files of llama.cpp for Qwen3.5) */
 } rse_config_ssm;
 
 typedef struct rse_config_attention {
@@ -70,6 +77,8 @@ typedef struct rse_config_attention {
     int32_t nope;
     int32_t shared;
     int32_t v_dim;
+    float latent_eps; /* of the norms inside */
+    bool latent_gate; /* the result is multiplied by sigmoid(g_proj x) before the output projection */
 } rse_config_attention;
 
 /* Mixtures of experts: of `experts` MLPs each token uses the `used` ones with the highest score. */
@@ -79,6 +88,7 @@ typedef struct rse_config_moe {
     int32_t width;
     int32_t shared_width; /* of an MLP that every token uses; 0: none */
     int32_t latent;   /* width of the experts' inputs and outputs where it is not the hidden size; 0: it is */
+    bool latent_norm; /* a norm on the sum of the experts, before it leaves the latent row */
     bool shared_gate; /* the shared expert is multiplied by sigmoid(shared_expert_gate x) */
     bool sigmoid;     /* scores are sigmoid(router x), not a softmax over all experts */
     bool correction;  /* a bias is added to scores where experts are chosen, and only there */
@@ -98,7 +108,16 @@ typedef struct rse_config {
     rse_config_attention attention;
     rse_config_moe moe;
     int32_t mlp_width;
-    int32_t mlp_act; /* RSE_ACT_SILU: down(silu(gate x) * up x); RSE_ACT_RELU2: down(relu(up x)^2) */
+    int32_t mlp_act; /* RSE_ACT_SILU: down(silu(gate x) * up x); RSE_ACT_RELU2: down(relu(up x)^2);
+                        RSE_ACT_SITU: silu and up with their linear parts bounded by tanh */
+    float act_limit; /* SILU: gate is cut above, up on both sides; 0: neither. SITU: beta, the bound of gate's
+                        part */
+    float act_limit_up; /* SITU: bound of up; 0: none */
+    int32_t residual;   /* RSE_RESIDUAL_* */
+    int32_t streams;    /* of RSE_RESIDUAL_STREAMS */
+    int32_t stream_iterations;
+    float stream_eps;
+    int32_t bank_layers; /* RSE_RESIDUAL_BANK: every so many layers the stream is kept and starts anew */
     bool mlp_bias;
     float norm_eps;
     bool norm_plus_one;    /* layer, q and k norms multiply by 1 + w, not by w (the gated norm of the ssm never

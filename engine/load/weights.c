@@ -232,6 +232,12 @@ void rse_weights_skip(rse_weights *weights, const char *name) {
     }
 }
 
+void rse_weights_skip_part(rse_weights *weights, const char *part) {
+    for (size_t i = 0; i < weights->count; ++i) {
+        weights->slots[i].taken = weights->slots[i].taken || strstr(weights->slots[i].name, part) != NULL;
+    }
+}
+
 rse_status rse_weights_view(rse_weights *weights, const char *name, rse_shape shape, rse_tensor *view,
                             rse_error *err) {
     return rse_weights_take(weights, name, shape, RSE_DTYPES_PLAIN, view, err);

@@ -61,6 +61,8 @@ rse_status rse_weights_take(rse_weights *weights, const char *name, rse_shape sh
 const rse_tensor *rse_weights_peek(const rse_weights *weights, const char *name);
 /* Counts a tensor as taken, if there is one. */
 void rse_weights_skip(rse_weights *weights, const char *name);
+/* Counts all tensors as taken of which the canonical name has this part in it. */
+void rse_weights_skip_part(rse_weights *weights, const char *part);
 /* Takes a tensor as f32: out has as many elements as the shape. */
 rse_status rse_weights_f32(rse_weights *weights, const char *name, rse_shape shape, float *out, rse_error *err);
 

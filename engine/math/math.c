@@ -204,6 +204,27 @@ void rse_round_bf16(const rse_math *math, int64_t rows, int64_t cols, const floa
     run_map(math, math->ops->round_bf16, rows, cols, x, x_stride, NULL, 0, y, y_stride);
 }
 
+void rse_clamp(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride, float low,
+               float high, float *y, int64_t y_stride) {
+    rse_row_args args = {
+        .cols = cols, .a = x, .a_stride = x_stride, .factor = low, .other = high, .y = y, .y_stride = y_stride};
+    run_rows(math, math->ops->clamp, rows, &args);
+}
+
+void rse_situ_mul(const rse_math *math, int64_t rows, int64_t cols, const float *gate, int64_t gate_stride,
+                  const float *x, int64_t x_stride, float beta, float up, float *y, int64_t y_stride) {
+    rse_row_args args = {.cols = cols,
+                         .a = gate,
+                         .a_stride = gate_stride,
+                         .b = x,
+                         .b_stride = x_stride,
+                         .factor = beta,
+                         .other = up,
+                         .y = y,
+                         .y_stride = y_stride};
+    run_rows(math, math->ops->situ_mul, rows, &args);
+}
+
 void rse_scale(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride, float factor,
                float *y, int64_t y_stride) {
     rse_row_args args = {

@@ -98,6 +98,12 @@ void rse_silu_mul(const rse_math *math, int64_t rows, int64_t cols, const float 
 /* y = sigmoid(gate) * x */
 void rse_sigmoid_mul(const rse_math *math, int64_t rows, int64_t cols, const float *gate, int64_t gate_stride,
                      const float *x, int64_t x_stride, float *y, int64_t y_stride);
+/* y = x, not below low and not above high; NaN stays NaN */
+void rse_clamp(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride, float low,
+               float high, float *y, int64_t y_stride);
+/* y = beta tanh(gate / beta) sigmoid(gate) * up tanh(x / up), the last factor x itself where up is 0 */
+void rse_situ_mul(const rse_math *math, int64_t rows, int64_t cols, const float *gate, int64_t gate_stride,
+                  const float *x, int64_t x_stride, float beta, float up, float *y, int64_t y_stride);
 /* y = max(x, 0)^2 */
 void rse_relu2(const rse_math *math, int64_t rows, int64_t cols, const float *x, int64_t x_stride, float *y,
                int64_t y_stride);

@@ -39,6 +39,7 @@ typedef struct rse_row_args {
     float *y;
     int64_t y_stride;
     float factor;
+    float other; /* a second number */
     const float *factors;
     const int32_t *to;
 } rse_row_args;
@@ -83,6 +84,8 @@ typedef struct rse_math_ops {
     rse_row_fn *relu2;
     rse_row_fn *add;
     rse_row_fn *round_bf16;
+    rse_row_fn *clamp;      /* y = a within factor .. other */
+    rse_row_fn *situ_mul;   /* y = factor tanh(a / factor) sigmoid(a) * other tanh(b / other) */
     rse_row_fn *scale;      /* y = factor a */
     rse_row_fn *add_scaled; /* row to[row] of y += factors[row] a */
     rse_row_fn *softmax;

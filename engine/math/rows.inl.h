@@ -7,6 +7,7 @@
 #ifndef RSE_ROWS_INL_H
 #define RSE_ROWS_INL_H
 
+#include <math.h>
 #include <stddef.h>
 
 #include "cpu/vec.h"
@@ -89,6 +90,24 @@ static void add(const rse_row_args *a, int64_t row) {
 
 static void round_bf16(const rse_row_args *a, int64_t row) {
     map_row(a, row, round_bf16_lanes);
+}
+
+static void clamp(const rse_row_args *a, int64_t row) {
+    const float *x = a->a + row * a->a_stride;
+    float *y = a->y + row * a->y_stride;
+    for (int64_t i = 0; i < a->cols; i++) {
+        y[i] = x[i] < a->factor ? a->factor : x[i] > a->other ? a->other : x[i];
+    }
+}
+
+/* Of a model that no processor runs at speed: plain code, to the last bit of the library's tanh. */
+static void situ_mul(const rse_row_args *a, int64_t row) {
+    const float *gate = a->a + row * a->a_stride, *x = a->b + row * a->b_stride;
+    float *y = a->y + row * a->y_stride;
+    for (int64_t i = 0; i < a->cols; i++) {
+        float g = a->factor * tanhf(gate[i] / a->factor) / (1.0f + expf(-gate[i]));
+        y[i] = g * (a->other > 0.0f ? a->other * tanhf(x[i] / a->other) : x[i]);
+    }
 }
 
 static void scale(const rse_row_args *a, int64_t row) {

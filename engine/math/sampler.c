@@ -228,7 +228,7 @@ double rse_sampling_number(uint64_t seed, int64_t position, int32_t id) {
 int32_t rse_sampling_pick(const rse_token_prob *list, int64_t count, uint64_t seed, int64_t position) {
     philox4x32_ctr_t block = {{0}};
     int32_t pair = -1, chosen = list[0].id;
-    double least = INFINITY;
+    double least = HUGE_VAL;
     for (int64_t i = 0; i < count; i++) {
         if (list[i].id / 2 != pair) {
             pair = list[i].id / 2;

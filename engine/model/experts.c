@@ -186,6 +186,11 @@ void rse_experts_run(rse_forward *f, int64_t tokens, const rse_moe *moe) {
         float *sum = f->low + tokens * shape->latent;
         rse_forward_linear(f, &moe->latent_in, tokens, f->normed, hidden, f->low, shape->latent);
         run_experts(f, tokens, moe, &r, shape->latent, f->low, sum);
+        if (moe->latent_norm != NULL) {
+            rse_rms_norm(math, tokens, shape->latent, sum, shape->latent, moe->latent_norm, config->norm_eps,
+                         sum, shape->latent);
+            rse_forward_store(f, tokens, shape->latent, sum, shape->latent);
+        }
         rse_forward_linear(f, &moe->latent_out, tokens, sum, shape->latent, f->delta, hidden);
     }
     if (moe->shared.up.w.data != NULL) {

@@ -27,6 +27,7 @@ extern const rse_family rse_family_nemotron_h;
 extern const rse_family rse_family_mamba2;
 extern const rse_family rse_family_granite_hybrid;
 extern const rse_family rse_family_kimi_linear;
+extern const rse_family rse_family_glm5_next;
 
 /* The next block of the model. There is room for two per layer. */
 rse_block *rse_build_block(rse_builder *builder, int32_t kind, int32_t layer);
@@ -74,6 +75,7 @@ typedef struct rse_moe_names {
     const char *fused; /* full name of gate and up of all experts; unused without gates */
     const char *stacked_down; /* full name of all experts' down projections */
     const char *shared;       /* stem of the shared expert; NULL: the family builds it */
+    const char *latent_in, *latent_out, *latent_norm; /* of experts on a latent row; the last a full name */
 } rse_moe_names;
 /* Router, correction, latent projections, experts and shared expert, as the configuration has them. */
 rse_status rse_build_moe(rse_builder *builder, const rse_moe_names *names, rse_moe *moe, rse_error *err,
@@ -84,6 +86,11 @@ rse_status rse_build_moe(rse_builder *builder, const rse_moe_names *names, rse_m
 rse_status rse_build_mamba2(rse_builder *builder, rse_mixer *mixer, rse_error *err, const char *stem, ...)
     __attribute__((format(printf, 4, 5)));
 void rse_build_mamba2_spec(rse_model *model);
+/* "<stem>.q_proj", q_conv1d, f_a_proj, b_proj, g_a_proj and so on of a KDA mixer; and the spec of its layers.
+ */
+rse_status rse_build_kda(rse_builder *builder, rse_mixer *mixer, rse_error *err, const char *stem, ...)
+    __attribute__((format(printf, 4, 5)));
+void rse_build_kda_spec(rse_model *model);
 /* "<at>.A_log", or "<at>.A" where the file holds -exp(A_log). */
 rse_status rse_build_decay(rse_builder *builder, int64_t heads, rssm_layer_weights *constants, rse_error *err,
                            const char *at);

@@ -45,6 +45,7 @@ static rse_scratch measure(const rse_model *model, bool bf16) {
             w.inner = rse_larger(w.inner, block->mlp.up.w.rows);
         }
     }
+    rse_residual_measure(config, &w);
     return w;
 }
 
@@ -70,6 +71,9 @@ static void lay_out(rse_forward *f, const rse_scratch *w, float **next) {
     f->gathered = carve(next, tokens, w->gathered);
     f->given = carve(next, tokens, w->given);
     f->route = carve(next, tokens, w->route);
+    f->streams = carve(next, tokens, w->streams);
+    f->mix = carve(next, tokens, w->mix);
+    f->mixed = carve(next, tokens, w->mixed);
 }
 
 rse_status rse_forward_create(const rse_forward_desc *desc, rse_forward **forward, rse_error *err) {
@@ -83,8 +87,8 @@ rse_status rse_forward_create(const rse_forward_desc *desc, rse_forward **forwar
     rse_scratch w = measure(desc->model, f->bf16);
     float *next = NULL;
     int64_t per_token = 3 * w.hidden + w.wide + w.inner + 2 * w.keys + w.rope + w.packed + w.low + w.score +
-                        w.gathered + w.given + w.route;
-    f->bytes = (per_token * desc->tokens + 16 * 16) * (int64_t)sizeof(float);
+                        w.gathered + w.given + w.route + w.streams + w.mix + w.mixed;
+    f->bytes = (per_token * desc->tokens + 16 * 24) * (int64_t)sizeof(float);
     void *memory = NULL;
     if (posix_memalign(&memory, 64, (size_t)f->bytes) != 0) {
         rse_fail(err, RSE_ERROR_MEMORY, "no memory for the scratch of a step of %lld tokens: %lld bytes",
@@ -261,12 +265,28 @@ static void run_attention(rse_forward *f, const rse_step *step, const rse_attn *
     linear(f, &attn->out, tokens, f->inner, f->delta, f->desc.model->config.hidden);
 }
 
+/* inner = the activation of wide, times inner. */
+static void gate(const rse_forward *f, int64_t tokens, int64_t width) {
+    const rse_config *config = &f->desc.model->config;
+    const rse_math *math = f->desc.math;
+    if (config->mlp_act == RSE_ACT_SITU) {
+        rse_situ_mul(math, tokens, width, f->wide, width, f->inner, width, config->act_limit,
+                     config->act_limit_up, f->inner, width);
+        return;
+    }
+    if (config->act_limit > 0.0f) {
+        rse_clamp(math, tokens, width, f->wide, width, -INFINITY, config->act_limit, f->wide, width);
+        rse_clamp(math, tokens, width, f->inner, width, -config->act_limit, config->act_limit, f->inner, width);
+    }
+    rse_silu_mul(math, tokens, width, f->wide, width, f->inner, width, f->inner, width);
+}
+
 void rse_forward_mlp(const rse_forward *f, int64_t tokens, const rse_mlp *mlp, const float *x, float *y) {
     int64_t width = mlp->up.w.rows;
     linear(f, &mlp->up, tokens, x, f->inner, width);
     if (mlp->gate.w.data != NULL) {
         linear(f, &mlp->gate, tokens, x, f->wide, width);
-        rse_silu_mul(f->desc.math, tokens, width, f->wide, width, f->inner, width, f->inner, width);
+        gate(f, tokens, width);
     } else {
         rse_relu2(f->desc.math, tokens, width, f->inner, width, f->inner, width);
     }
@@ -299,15 +319,15 @@ static rse_status run_block(rse_forward *f, const rse_step *step, const rse_bloc
     const rse_math *math = f->desc.math;
     int64_t hidden = config->hidden;
     int64_t tokens = step->tokens;
-    rse_rms_norm(math, tokens, hidden, f->x, hidden, block->norm, config->norm_eps, f->normed, hidden);
+    rse_residual_enter(f, tokens, block);
+    rse_rms_norm(math, tokens, hidden, f->entry, hidden, block->norm, config->norm_eps, f->normed, hidden);
     rse_forward_store(f, tokens, hidden, f->normed, hidden);
     RSE_TRY(run_kind(f, step, block, err));
     if (config->residual_scale != 1.0f) {
         rse_scale(math, tokens, hidden, f->delta, hidden, config->residual_scale, f->delta, hidden);
         rse_forward_store(f, tokens, hidden, f->delta, hidden);
     }
-    rse_add(math, tokens, hidden, f->x, hidden, f->delta, hidden, f->x, hidden);
-    rse_forward_store(f, tokens, hidden, f->x, hidden);
+    rse_residual_leave(f, tokens, block);
     return RSE_OK;
 }
 
@@ -359,6 +379,7 @@ rse_status rse_forward_run(rse_forward *f, const rse_step *step, float *logits, 
         rse_scale(f->desc.math, step->tokens, size, f->x, size, model->config.embedding_scale, f->x, size);
     }
     rse_forward_store(f, step->tokens, size, f->x, size);
+    rse_residual_start(f, step->tokens);
     if (model->attention > 0 && model->config.attention.rotary > 0) {
         RSE_TRY(rse_rope_table(model->config.attention.rotary, model->config.attention.rope_theta, step->tokens,
                                step->positions, f->rope, err));
@@ -372,6 +393,7 @@ rse_status rse_forward_run(rse_forward *f, const rse_step *step, float *logits, 
         layer = block->layer;
         RSE_TRY(run_block(f, step, block, err));
     }
+    rse_residual_finish(f, step->tokens);
     if (step->hidden != NULL) {
         finish_all(f, step);
     }

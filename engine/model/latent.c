@@ -94,6 +94,10 @@ rse_status rse_build_mla(rse_builder *builder, rse_mla *mla, rse_error *err, con
     RSE_TRY(rse_build_vector(builder, rse_shape1(a->kv_latent), &mla->kv_norm, err, "%s.kv_a_layernorm.weight",
                              at));
     RSE_TRY(take_halves(builder, mla, at, err));
+    if (a->latent_gate) {
+        RSE_TRY(rse_build_linear(builder, (int64_t)a->q_heads * a->v_dim, hidden, false, &mla->gate, err,
+                                 "%s.g_proj", at));
+    }
     return rse_build_linear(builder, hidden, (int64_t)a->q_heads * a->v_dim, false, &mla->out, err, "%s.o_proj",
                             at);
 }

@@ -9,12 +9,9 @@
 #include <math.h>
 #include <string.h>
 
-/* The norms inside have an epsilon of their own, whatever the model's is. */
-static const float latent_eps = 1e-6f;
-
 void rse_latent_measure(const rse_config *config, rse_scratch *scratch) {
     const rse_config_attention *a = &config->attention;
-    scratch->wide = rse_larger(scratch->wide, (int64_t)a->q_heads * (a->nope + a->shared));
+    scratch->wide = rse_larger(scratch->wide, (int64_t)a->q_heads * rse_larger(a->nope + a->shared, a->v_dim));
     scratch->inner = rse_larger(scratch->inner, (int64_t)a->q_heads * a->v_dim);
     scratch->keys = rse_larger(scratch->keys, a->head_dim);
     scratch->low = rse_larger(scratch->low, a->q_latent);
@@ -32,7 +29,7 @@ static void make_queries(rse_forward *f, int64_t tokens, const rse_mla *mla) {
     const float *x = f->normed;
     if (mla->q_low.w.data != NULL) {
         rse_forward_linear(f, &mla->q_low, tokens, x, mla->q_low.w.cols, f->low, a->q_latent);
-        rse_rms_norm(math, tokens, a->q_latent, f->low, a->q_latent, mla->q_norm, latent_eps, f->low,
+        rse_rms_norm(math, tokens, a->q_latent, f->low, a->q_latent, mla->q_norm, a->latent_eps, f->low,
                      a->q_latent);
         rse_forward_store(f, tokens, a->q_latent, f->low, a->q_latent);
         x = f->low;
@@ -59,7 +56,7 @@ void rse_latent_run(rse_forward *f, const rse_step *step, const rse_mla *mla) {
     int64_t values = (int64_t)a->v_dim * a->q_heads;
     make_queries(f, tokens, mla);
     rse_forward_linear(f, &mla->kv, tokens, f->normed, hidden, f->keys, row);
-    rse_rms_norm(math, tokens, a->kv_latent, f->keys, row, mla->kv_norm, latent_eps, f->keys, row);
+    rse_rms_norm(math, tokens, a->kv_latent, f->keys, row, mla->kv_norm, a->latent_eps, f->keys, row);
     rse_forward_store(f, tokens, a->kv_latent, f->keys, row);
     for (int32_t i = 0; i < step->batch.rows; i++) {
         const rse_attention_row *r = &step->kv_rows[i];
@@ -85,5 +82,10 @@ void rse_latent_run(rse_forward *f, const rse_step *step, const rse_mla *mla) {
                    values);
     }
     rse_forward_store(f, tokens, values, f->inner, values);
+    if (mla->gate.w.data != NULL) { /* queries are done with: their place is free */
+        rse_forward_linear(f, &mla->gate, tokens, f->normed, hidden, f->wide, values);
+        rse_sigmoid_mul(math, tokens, values, f->wide, values, f->inner, values, f->inner, values);
+        rse_forward_store(f, tokens, values, f->inner, values);
+    }
     rse_forward_linear(f, &mla->out, tokens, f->inner, values, f->delta, hidden);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What several families' recurrent layers have in common: the Mamba-2 mixer and its spec, and decay rates. */
+/*
+ * What several families' recurrent layers have in common: the Mamba-2 and KDA mixers with their specs, and
+ * decay rates.
+ */
 #include "model/family.h"
 
 #include <math.h>
@@ -88,6 +91,76 @@ void rse_build_mamba2_spec(rse_model *model) {
         .dt_max = isfinite(ssm->dt_max) ? ssm->dt_max : 0.0f,
         .out_norm = RSSM_OUT_NORM_GROUP,
         .out_norm_groups = ssm->key_heads,
+        .out_norm_eps = model->config.norm_eps,
+    };
+}
+
+/* q | k | v | z | decay | beta side by side; each of q, k, v has a convolution of its own. */
+rse_status rse_build_kda(rse_builder *builder, rse_mixer *mixer, rse_error *err, const char *stem, ...) {
+    char at[NAME_SIZE];
+    va_list args;
+    va_start(args, stem);
+    vsnprintf(at, sizeof at, stem, args);
+    va_end(args);
+    const rse_config *config = &builder->model->config;
+    const rse_config_ssm *ssm = &config->ssm;
+    int64_t hidden = config->hidden;
+    int64_t heads = ssm->value_heads;
+    int64_t rank = ssm->d_k;
+    int64_t width = heads * ssm->d_k;
+    const struct {
+        const char *low, *name;
+    } in[RSE_MIXER_INPUTS] = {
+        {NULL, "q_proj"},         {NULL, "k_proj"},
+        {NULL, "v_proj"},         {ssm->full_gate ? NULL : "g_a_proj", ssm->full_gate ? "g_proj" : "g_b_proj"},
+        {"f_a_proj", "f_b_proj"}, {NULL, "b_proj"}};
+    mixer->inputs = RSE_MIXER_INPUTS;
+    for (int32_t i = 0; i < RSE_MIXER_INPUTS; i++) {
+        rse_projection *p = &mixer->in[i];
+        int64_t cols = in[i].low != NULL ? rank : hidden;
+        p->to = i * width;
+        if (in[i].low != NULL) {
+            RSE_TRY(rse_build_linear(builder, rank, hidden, false, &p->low, err, "%s.%s", at, in[i].low));
+        }
+        RSE_TRY(rse_build_linear(builder, i == RSE_MIXER_INPUTS - 1 ? heads : width, cols, false, &p->w, err,
+                                 "%s.%s", at, in[i].name));
+    }
+    mixer->q = 0;
+    mixer->k = width;
+    mixer->v = 2 * width;
+    mixer->z = 3 * width;
+    mixer->decay = 4 * width;
+    mixer->beta = 5 * width;
+    mixer->width = 5 * width + heads;
+
+    rssm_layer_weights *constants = &mixer->constants;
+    constants->struct_size = sizeof *constants;
+    const float **conv[] = {&constants->conv_q, &constants->conv_k, &constants->conv_v};
+    for (int32_t i = 0; i < 3; i++) {
+        RSE_TRY(rse_build_vector(builder, rse_shape2(width, ssm->conv_width), conv[i], err,
+                                 "%s.%c_conv1d.weight", at, "qkv"[i]));
+    }
+    RSE_TRY(rse_build_decay(builder, heads, constants, err, at));
+    RSE_TRY(rse_build_vector(builder, rse_shape1(width), &constants->dt_bias, err, "%s.dt_bias", at));
+    RSE_TRY(rse_build_vector(builder, rse_shape1(ssm->d_v), &constants->out_norm, err, "%s.o_norm.weight", at));
+    return rse_build_linear(builder, hidden, width, false, &mixer->out, err, "%s.o_proj", at);
+}
+
+void rse_build_kda_spec(rse_model *model) {
+    const rse_config_ssm *ssm = &model->config.ssm;
+    if (rse_config_count(&model->config, RSE_LAYER_KDA) == 0) {
+        return;
+    }
+    model->spec = (rssm_layer_spec){
+        .struct_size = sizeof model->spec,
+        .kind = RSSM_KDA,
+        .key_heads = ssm->key_heads,
+        .value_heads = ssm->value_heads,
+        .d_k = ssm->d_k,
+        .d_v = ssm->d_v,
+        .conv_width = ssm->conv_width,
+        .gate_lower_bound = ssm->gate_lower_bound,
+        .out_norm = RSSM_OUT_NORM_HEAD_SIGMOID,
         .out_norm_eps = model->config.norm_eps,
     };
 }

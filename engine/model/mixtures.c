@@ -123,9 +123,13 @@ rse_status rse_build_moe(rse_builder *builder, const rse_moe_names *names, rse_m
                                  "gate.e_score_correction_bias"));
     }
     if (shape->latent > 0) {
-        RSE_TRY(rse_build_linear(builder, cols, hidden, false, &moe->latent_in, err, "%s.fc1_latent_proj", at));
-        RSE_TRY(
-            rse_build_linear(builder, hidden, cols, false, &moe->latent_out, err, "%s.fc2_latent_proj", at));
+        RSE_TRY(rse_build_linear(builder, cols, hidden, false, &moe->latent_in, err, "%s.%s", at,
+                                 names->latent_in));
+        RSE_TRY(rse_build_linear(builder, hidden, cols, false, &moe->latent_out, err, "%s.%s", at,
+                                 names->latent_out));
+    }
+    if (shape->latent > 0 && shape->latent_norm) {
+        RSE_TRY(rse_build_norm(builder, cols, &moe->latent_norm, err, "%s.%s", at, names->latent_norm));
     }
     RSE_TRY(take_experts(builder, names, moe, cols, at, err));
     if (shape->shared_width > 0 && names->shared != NULL) {

@@ -10,8 +10,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-static const rse_family *const families[] = {&rse_family_qwen3_5, &rse_family_nemotron_h, &rse_family_mamba2,
-                                             &rse_family_granite_hybrid, &rse_family_kimi_linear};
+static const rse_family *const families[] = {&rse_family_qwen3_5,     &rse_family_nemotron_h,
+                                             &rse_family_mamba2,      &rse_family_granite_hybrid,
+                                             &rse_family_kimi_linear, &rse_family_glm5_next};
 
 /* The numbers of the configuration that change what the weights compute. */
 static void hash_config(XXH3_state_t *hash, const rse_config *config) {
@@ -30,7 +31,10 @@ static void hash_config(XXH3_state_t *hash, const rse_config *config) {
                     moe->scale,
                     config->embedding_scale,
                     config->residual_scale,
-                    config->logit_divisor};
+                    config->logit_divisor,
+                    config->act_limit,
+                    config->act_limit_up,
+                    ssm->gate_lower_bound};
     (void)XXH3_64bits_update(hash, whole, sizeof whole);
     (void)XXH3_64bits_update(hash, real, sizeof real);
     (void)XXH3_64bits_update(hash, config->layer, (size_t)config->layers * sizeof config->layer[0]);

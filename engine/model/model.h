@@ -75,6 +75,7 @@ typedef struct rse_mla {
     const float *kv_norm;  /* [latent] */
     rse_matrix key_t;      /* [heads * latent][nope]: per head the transposed key half of kv_b */
     const rse_matrix *val; /* [heads] matrices [v_dim][latent] */
+    rse_linear gate;       /* [heads * v_dim][hidden]; w.data is NULL: none */
     rse_linear out;
 } rse_mla;
 
@@ -89,14 +90,27 @@ typedef struct rse_moe {
     rse_mlp *expert;         /* [experts] */
     rse_linear latent_in;    /* w.data is NULL: experts work on the hidden size */
     rse_linear latent_out;
-    rse_mlp shared;         /* up.w.data is NULL: none */
-    rse_linear shared_gate; /* [1][hidden]; w.data is NULL: none */
+    const float *latent_norm; /* [latent] on the experts' sum, or NULL */
+    rse_mlp shared;           /* up.w.data is NULL: none */
+    rse_linear shared_gate;   /* [1][hidden]; w.data is NULL: none */
 } rse_moe;
+
+/* How a block reads from the residual and adds to it, where it does not simply add. Streams: `fn` [(2 + S) S][S
+ * hidden] of all S streams, with `base` [(2 + S) S] and `scale` [3], gives the weights of the streams in what
+ * the block reads, of its result in each of them, and of the streams in each other. Bank: `score` [hidden]
+ * weighs candidates. */
+typedef struct rse_residual {
+    rse_linear fn;
+    const float *base;
+    const float *scale;
+    const float *score;
+} rse_residual;
 
 typedef struct rse_block {
     int32_t kind;      /* RSE_BLOCK_* */
     int32_t layer;     /* layer of the configuration that it belongs to */
     const float *norm; /* [hidden] */
+    rse_residual residual;
     union {
         rse_mixer mixer;
         rse_attn attn;
@@ -125,6 +139,7 @@ typedef struct rse_model {
     rse_block *block; /* [blocks] */
     rse_matrix embedding;
     const float *norm;
+    const float *output_score; /* [hidden], of a bank: weighs candidates for the output; or NULL */
     rse_linear output;
     rse_mtp *mtp; /* NULL if the checkpoint has none */
     int64_t parameters;

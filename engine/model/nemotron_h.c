@@ -11,7 +11,9 @@ static const rse_moe_names moe_names = {.router = "gate",
                                         .up = "up_proj",
                                         .down = "down_proj",
                                         .stacked_down = "experts.down_proj",
-                                        .shared = "shared_experts"};
+                                        .shared = "shared_experts",
+                                        .latent_in = "fc1_latent_proj",
+                                        .latent_out = "fc2_latent_proj"};
 
 static rse_status build_layer(rse_builder *builder, int32_t layer, rse_error *err) {
     static const int32_t kinds[] = {[RSE_LAYER_MAMBA2] = RSE_BLOCK_MIXER,

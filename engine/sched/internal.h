@@ -69,9 +69,10 @@ struct rse_session {
     rse_kv_seq kv;
 };
 
-/* The library's cache for a model, without memory: `slots` of them, and the options' window, method and so on.
- */
-rse_status rse_cache_create(const rse_engine *engine, int32_t method, rssm_cache **cache, rse_error *err);
+/* The library's cache for a model, without memory: `slots` of them, and the options' window and so on. state NULL:
+ * fp32. */
+rse_status rse_cache_create(const rse_engine *engine, int32_t method, const rse_state_options *state,
+                            rssm_cache **cache, rse_error *err);
 /* Hands the constants of the model's mixers to a cache. */
 rse_status rse_cache_weights(const rse_engine *engine, rssm_cache *cache, rse_error *err);
 

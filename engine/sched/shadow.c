@@ -96,7 +96,7 @@ static rse_status build(rse_shadow *shadow, rse_error *err) {
     rse_engine *engine = shadow->engine;
     RSE_TRY(lay_out(shadow, err));
     RSE_TRY(bind(shadow, engine->cache, &shadow->checkpoints[0], err));
-    RSE_TRY(rse_cache_create(engine, RSSM_METHOD_CONVENTIONAL, &shadow->cache, err));
+    RSE_TRY(rse_cache_create(engine, RSSM_METHOD_CONVENTIONAL, NULL, &shadow->cache, err));
     RSE_TRY(rse_library(engine->context, rssm_cache_allocate(shadow->cache), err));
     RSE_TRY(bind(shadow, shadow->cache, &shadow->checkpoints[1], err));
     return rse_cache_weights(engine, shadow->cache, err);

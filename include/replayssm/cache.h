@@ -235,12 +235,24 @@ RSSM_API RSSM_CHECKED rssm_status rssm_cache_set_read_calibration(rssm_cache *ca
 /**
  * Reserves scratch for steps of up to `rows` rows and `parts` concurrent rssm_cache_decode_part() calls. A later
  * step within these bounds allocates nothing. Called by rssm_cache_allocate() for the context's threads.
+ *
+ * CUDA: `parts` is the most tokens of a batch, prompts included (0: rows * step_tokens); larger batches are refused.
+ * Call it once the parts are bound, and before a step is captured in a graph.
  */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_prepare(rssm_cache *cache, int32_t rows, int32_t parts);
 
 /* ---- A model step ------------------------------------------------------------------------------------- */
 
-/** The rows of a model step. Arrays belong to the caller and are read during the calls they are passed to. */
+/**
+ * The rows of a model step. Arrays belong to the caller and are read during the calls they are passed to.
+ *
+ * CUDA: every array here and in the calls below (slots, offsets, prefill, counts, ids, positions, src, dst), like every
+ * tensor, lies in memory that the device reads; the contents are looked at when the stream gets there. So a captured
+ * step may be replayed with other contents, and bad values cannot be refused by a status: the row becomes padding, its
+ * slot stays as it was, and a bit is set in rssm_cache_info.error (RSSM_FAULT_*). Calls on one cache must be ordered, by
+ * one stream or by events. Export, import, slot and status wait for the device. Trees of drafts, checkpoints other than
+ * f32 and read copies are refused.
+ */
 typedef struct rssm_batch {
     uint64_t struct_size;
     int32_t rows;
@@ -393,6 +405,18 @@ typedef struct rssm_slot_info {
 /** Reads a slot's cursor. */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_slot(const rssm_cache *cache, int32_t slot, rssm_slot_info *info);
 
+/** Bits of rssm_cache_info.error: what was wrong with values in device memory, where no call can refuse them. The rows
+ *  concerned became padding, the slots stayed as they were. */
+enum {
+    RSSM_FAULT_SLOT = 1,      /**< out of range, never started, or failed before */
+    RSSM_FAULT_TWICE = 2,     /**< a slot named twice in a call; one of the two rows was taken */
+    RSSM_FAULT_TOKENS = 4,    /**< offsets fall, or a row has more tokens than T_max or than the batch may have */
+    RSSM_FAULT_ACCEPTED = 8,  /**< a count outside the step */
+    RSSM_FAULT_STEP = 16,     /**< a layer call for a row that begin did not open, or that the layer has run already */
+    RSSM_FAULT_FAILED = 32,   /**< a slot failed: a layer did not run a step that was committed */
+    RSSM_FAULT_POSITION = 64  /**< a position out of reach */
+};
+
 /** Counters since creation, over all layers. */
 typedef struct rssm_cache_info {
     uint64_t struct_size;
@@ -403,7 +427,7 @@ typedef struct rssm_cache_info {
                                 the bytes of each record once */
     int64_t bytes_written; /**< checkpoints written and records appended */
     int64_t failed_slots;  /**< slots that were failed */
-    uint64_t error;        /**< device error word; 0: none */
+    uint64_t error;        /**< RSSM_FAULT_* found on the device since this was last asked; 0: none */
     int32_t method;        /**< RSSM_METHOD_* asked for */
     int32_t window;        /**< effective window of the last step */
     const char *kernel;    /**< name of the decode variant, e.g. "gdn_decode_avx512_f32_f32"; static storage */

@@ -205,7 +205,7 @@ typedef struct nvfp4_tile {
     const uint8_t *special; /* of the same shape, or NULL: there is none */
     float *x;       /* [padded_k][16] */
     float *scale;   /* [padded_k][16]: s g of each element */
-    uint8_t *codes; /* [padded_k][16] */
+    float *codes;   /* [padded_k][16], the bits of a float each: transposed as such */
 } nvfp4_tile;
 
 /* Scales of the blocks of a tile: `width` columns of one row each; to scales [row][block]. */
@@ -222,11 +222,13 @@ static void scales_along_keys(const rssm_geometry *geo, const float *weight, con
             }
             scales[l * blocks + b] = code[l];
         }
+        float s[16];
+        for (int l = 0; l < 16; l++) {
+            s[l] = code[l] == 0x7f ? 0.0f : rssm_f32_of_e4m3(code[l]) * g;
+        }
+        const v16 same = v16_load(s);
         for (int32_t c = b * width; c < b * width + n; c++) {
-            RSSM_LANES
-            for (int l = 0; l < 16; l++) {
-                t->scale[c * 16 + l] = code[l] == 0x7f ? 0.0f : rssm_f32_of_e4m3(code[l]) * g;
-            }
+            v16_store(t->scale + c * 16, same);
         }
     }
 }
@@ -254,7 +256,7 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
     float s[RSSM_DIRECTIONS_MAX][16] = {{0}};
     for (int32_t c = 0; c < padded; c++) {
         const float *restrict scale = t->scale + (int64_t)c * 16, *restrict from = t->x + (int64_t)c * 16;
-        uint8_t *restrict codes = t->codes + (int64_t)c * 16;
+        float *restrict codes = t->codes + (int64_t)c * 16;
         float wish[16], off[16];
         RSSM_LANES
         for (int l = 0; l < 16; l++) {
@@ -271,7 +273,7 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
         for (int l = 0; l < 16; l++) {
             const float inverse = scale[l] > 0.0f ? 1.0f / scale[l] : 0.0f;
             const uint32_t code = rssm_e2m1_of_f32(wish[l] * inverse);
-            codes[l] = (uint8_t)code;
+            codes[l] = rssm_f32_of_bits(code);
             off[l] = rssm_f32_of_e2m1(code) * scale[l] - from[l];
         }
         for (int32_t r = 0; r < rank; r++) {
@@ -284,12 +286,23 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
     }
 }
 
-/* Columns c and c + 16 to a byte. */
-static void pack_row(const rssm_geometry *geo, const uint8_t *codes, int32_t row, uint8_t *to) {
+/* Columns c and c + 16 to a byte, rows `stride` apart. */
+static void pack_tile(const rssm_geometry *geo, const float *codes, int32_t rows, uint8_t *to, int64_t stride) {
+    float both[16][16], turned[16][16];
     for (int32_t c = 0; c < geo->padded_k; c += 32) {
-        for (int32_t l = 0; l < 16; l++) {
-            const uint32_t high = c + 16 < geo->padded_k ? codes[(c + 16 + l) * 16 + row] : 0;
-            to[c / 2 + l] = (uint8_t)(codes[(c + l) * 16 + row] | high << 4);
+        const uint32_t mask = c + 16 < geo->padded_k ? 0xfu : 0; /* a last block by itself */
+        for (int32_t k = 0; k < 16; k++) {
+            const float *low = codes + (int64_t)(c + k) * 16, *high = mask != 0 ? low + 256 : low;
+            RSSM_LANES
+            for (int l = 0; l < 16; l++) {
+                both[k][l] = rssm_f32_of_bits(rssm_bits_of_f32(low[l]) | (rssm_bits_of_f32(high[l]) & mask) << 4);
+            }
+        }
+        v16_transpose(turned[0], 16, both[0], 16);
+        for (int32_t i = 0; i < rows; i++) {
+            for (int l = 0; l < 16; l++) {
+                to[i * stride + c / 2 + l] = (uint8_t)rssm_bits_of_f32(turned[i][l]);
+            }
         }
     }
 }
@@ -342,7 +355,7 @@ static void encode_nvfp4(const rssm_geometry *geo, const rssm_constants *constan
                               .special = any ? special + (int64_t)first * padded : NULL,
                               .x = scratch + geo->scratch.tile,
                               .scale = scratch + geo->scratch.tile_scale,
-                              .codes = (uint8_t *)(scratch + geo->scratch.tile_codes)};
+                              .codes = scratch + geo->scratch.tile_codes};
         for (int32_t c = 0; c < padded; c += 16) {
             v16_transpose(t.x + c * 16, 16, t.X + c, padded);
         }
@@ -352,9 +365,7 @@ static void encode_nvfp4(const rssm_geometry *geo, const rssm_constants *constan
             scales_along_keys(geo, weight, &t, tail[0], rows, scales + (int64_t)first * f->blocks);
         }
         tile_codes(geo, cal, hv, &t);
-        for (int32_t i = 0; i < rows; i++) {
-            pack_row(geo, t.codes, i, (uint8_t *)state->copy + hv * f->copy_head + (first + i) * f->copy_row);
-        }
+        pack_tile(geo, t.codes, rows, (uint8_t *)state->copy + hv * f->copy_head + first * f->copy_row, f->copy_row);
     }
 }
 

@@ -32,8 +32,8 @@ typedef struct rssm_layout {
     size_t tile;         /* [16][padded_k] rows of a narrow checkpoint, while they are folded and rounded */
     size_t head;         /* nvfp4: [padded_v][padded_k] a head while it is encoded */
     size_t special;      /* nvfp4: a byte for each of its elements */
-    size_t tile_scale;   /* nvfp4: [padded_k][16], and a byte of each for tile_codes */
-    size_t tile_codes;
+    size_t tile_scale;   /* nvfp4: [padded_k][16] */
+    size_t tile_codes;   /* nvfp4: [padded_k][16] */
     size_t scales;       /* nvfp4: a head's block scales as fp32, while it is read */
     size_t plain;        /* [unit_values][d_v][d_k] a unit's narrow checkpoint during prefill */
     size_t total;
@@ -74,7 +74,7 @@ typedef struct rssm_state {
     /* the sequence, and the position that a fold or a scan brings the state to */
     uint64_t id;
     int64_t position;
-    _Atomic int64_t *overflows; /* counts finite elements that became infinite */
+    RSSM_ATOMIC_I64 *overflows; /* counts finite elements that became infinite */
 } rssm_state;
 
 /* A layer spec with its defaults filled in and its derived sizes worked out. */

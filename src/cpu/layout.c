@@ -55,7 +55,7 @@ void rssm_layout_scratch(rssm_geometry *geo) {
         s->head = take(&total, v * k);
         s->special = take(&total, v * k / 4);
         s->tile_scale = take(&total, 16 * k);
-        s->tile_codes = take(&total, 4 * k);
+        s->tile_codes = take(&total, 16 * k);
         s->scales = take(&total, v * k / 16);
     }
     if (geo->formats.checkpoint != RSSM_DTYPE_F32) {

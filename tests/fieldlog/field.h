@@ -11,6 +11,7 @@
 #define RSSM_TESTS_FIELD_H
 
 #include "fieldlog/ref64.h"
+#include "gpu/on_device.h"
 #include "harness/cachebox.h"
 
 /* The shapes of the log: unequal key and value widths, more heads than groups. */
@@ -116,6 +117,6 @@ typedef struct fl_test {
     void (*run)(uint64_t isa);
 } fl_test;
 extern const fl_test fl_group_a[], fl_group_a2[], fl_group_b[], fl_group_c[], fl_group_c2[], fl_group_d[],
-    fl_drift[], fl_hostile[], fl_hostile_calls[], fl_hostile_files[];
+    fl_group_e[], fl_drift[], fl_hostile[], fl_hostile_calls[], fl_hostile_files[];
 
 #endif

@@ -181,7 +181,7 @@ static void B10_every_number_of_drafts(uint64_t isa) {
             const fl_row row = {.slot = w.slot, .tokens = most + 1, .stream = 1, .from = w.n};
             cb_expect(f->box, fl_try(f, &row, 1), RSSM_ERROR_ARGUMENT, "a token too many");
             snprintf(limit, sizeof limit, "%d", most);
-            CHK(strstr(rssm_context_message(f->box->context), limit) != NULL);
+            (void)CHK(CB_DEVICE || strstr(rssm_context_message(f->box->context), limit) != NULL);
             follow_step(&w, last, 1);
             chk_release();
         }
@@ -339,7 +339,7 @@ static void B20_one_past_the_reach(uint64_t isa) {
             cb_expect(f->box, rssm_cache_rollback(f->box->cache, 1, &w.slot, &beyond, NULL),
                       RSSM_ERROR_ARGUMENT, "rollback one past the reach");
             snprintf(reach, sizeof reach, "%lld", (long long)info.oldest);
-            CHK(strstr(rssm_context_message(f->box->context), reach) != NULL);
+            (void)CHK(CB_DEVICE || strstr(rssm_context_message(f->box->context), reach) != NULL);
             cb_expect(f->box, rssm_cache_rollback(f->box->cache, 1, &w.slot, &ahead, NULL), RSSM_ERROR_ARGUMENT,
                       "rollback forwards");
             fl_unchanged(f, "refused rollback", w.slot, file, bytes);

@@ -20,9 +20,12 @@ import json
 import os
 import re
 import sys
+import types
 
 import torch
+import torch.nn.functional as F
 import transformers
+import transformers.models.glm5_next.modeling_glm5_next as glm
 from safetensors.torch import load_file, save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -120,6 +123,225 @@ def kimi_linear(**more):
     published.update(more)
     config = transformers.KimiLinearConfig(**published)
     return config, transformers.KimiLinearForCausalLM(config), published
+
+
+# ---- GLM-5.3-Flash: the text model of the multimodal class, with a head of its own ----
+
+
+class GlmText(torch.nn.Module):
+    """Looks like a causal model to what follows."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.model = glm.Glm5NextTextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.config = config
+
+    def set_attn_implementation(self, name):
+        self.model.set_attn_implementation(name)
+
+    def forward(self, ids, **more):
+        out = self.model(ids, **more)
+        return types.SimpleNamespace(logits=self.lm_head(out.last_hidden_state), past_key_values=out.past_key_values)
+
+    def published(self):
+        """Tensors under the names of the maker's checkpoints."""
+        out = {"lm_head.weight": self.lm_head.weight}
+        for name, value in self.model.state_dict().items():
+            name = name.replace("forget_gate.", "").replace("attn_hc.", "hc_attn_").replace("ffn_hc.", "hc_ffn_")
+            name = "model.language_model." + name
+            if ".conv1d." in name:
+                for part, cut in zip("qkv", value.chunk(3)):
+                    out[name.replace("conv1d", part + "_conv1d")] = cut
+            elif name.endswith("experts.gate_up_proj") or name.endswith("experts.down_proj"):
+                for e, expert in enumerate(value):
+                    parts = zip(("gate_proj", "up_proj"), expert.chunk(2)) if "gate_up" in name else [("down_proj", expert)]
+                    for part, cut in parts:
+                        out[f"{name.rsplit('.', 1)[0]}.{e}.{part}.weight"] = cut
+            else:
+                out[name] = value
+        return out
+
+
+def glm5_next():
+    text = {"model_type": "glm5_next_text", "vocab_size": VOCAB, "hidden_size": 28, "num_hidden_layers": 3,
+            "intermediate_size": 22, "moe_intermediate_size": 9, "num_attention_heads": 3, "num_key_value_heads": 3,
+            "n_shared_experts": 1, "n_routed_experts": 6, "num_experts_per_tok": 3, "routed_scaling_factor": 2.5,
+            "kv_lora_rank": 18, "q_lora_rank": 14, "qk_rope_head_dim": 0, "qk_nope_head_dim": 10, "v_head_dim": 12,
+            "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "hidden_act": "silu", "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-05, "eos_token_id": [2, 5], "pad_token_id": 0, "swiglu_limit": 1.5, "hc_mult": 4,
+            "hc_eps": 1e-06, "hc_sinkhorn_iters": 5, "index_topk": 512, "index_kpool": 16, "index_n_heads": 2,
+            "index_head_dim": 8, "layer_types": ["linear_attention", "deepseek_sparse_attention", "linear_attention"],
+            "mlp_layer_types": ["dense", "sparse", "sparse"], "linear_head_dim": 10, "linear_num_heads": 3,
+            "linear_conv_kernel_dim": 4, "linear_lower_bound": -5.0, "tie_word_embeddings": False}
+    config = glm.Glm5NextTextConfig(**text)
+    return config, GlmText(config), {"architectures": ["Glm5NextForConditionalGeneration"], "model_type": "glm5_next",
+                                     "text_config": text}
+
+
+# ---- Kimi-K3, which transformers does not have: from its description, a token at a time ----
+
+
+class K3(torch.nn.Module):
+    """Text model of Kimi-K3: a dictionary of tensors under the published names, and the formulas."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.c, self.config = c, types.SimpleNamespace(tie_word_embeddings=False)
+        h, linear, moe = c["hidden_size"], c["linear_attn_config"], c["moe_intermediate_size"]
+        heads, d, n = linear["num_heads"], linear["head_dim"], c["num_attention_heads"]
+        nope, shared, dv = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
+        r = c["routed_expert_hidden_size"]
+        s = {"model.embed_tokens.weight": (VOCAB, h), "model.norm.weight": (h,), "lm_head.weight": (VOCAB, h),
+             "model.output_attn_res_norm.weight": (h,), "model.output_attn_res_proj.weight": (1, h)}
+        for i in range(c["num_hidden_layers"]):
+            at, a = f"model.layers.{i}.", f"model.layers.{i}.self_attn."
+            for part in ("input_layernorm", "post_attention_layernorm", "self_attention_res_norm", "mlp_res_norm"):
+                s[f"{at}{part}.weight"] = (h,)
+            for part in ("self_attention_res_proj", "mlp_res_proj"):
+                s[f"{at}{part}.weight"] = (1, h)
+            if i + 1 in linear["kda_layers"]:
+                for part in "qkv":
+                    s[f"{a}{part}_proj.weight"], s[f"{a}{part}_conv1d.weight"] = (heads * d, h), (heads * d, 1, 4)
+                s.update({a + "A_log": (heads,), a + "dt_bias": (heads * d,), a + "f_a_proj.weight": (d, h),
+                          a + "f_b_proj.weight": (heads * d, d), a + "b_proj.weight": (heads, h),
+                          a + "g_proj.weight": (heads * d, h), a + "o_norm.weight": (d,), a + "o_proj.weight": (h, heads * d)})
+            else:
+                q, kv = c["q_lora_rank"], c["kv_lora_rank"]
+                s.update({a + "q_a_proj.weight": (q, h), a + "q_a_layernorm.weight": (q,),
+                          a + "q_b_proj.weight": (n * (nope + shared), q), a + "kv_a_proj_with_mqa.weight": (kv + shared, h),
+                          a + "kv_a_layernorm.weight": (kv,), a + "kv_b_proj.weight": (n * (nope + dv), kv),
+                          a + "g_proj.weight": (n * dv, h), a + "o_proj.weight": (h, n * dv)})
+            m = at + "block_sparse_moe."
+            if i < c["first_k_dense_replace"]:
+                s.update(self.mlp_shapes(at + "mlp.", h, c["intermediate_size"]))
+                continue
+            s.update({m + "gate.weight": (c["num_experts"], h), m + "gate.e_score_correction_bias": (c["num_experts"],),
+                      m + "routed_expert_down_proj.weight": (r, h), m + "routed_expert_up_proj.weight": (h, r),
+                      m + "routed_expert_norm.weight": (r,)})
+            s.update(self.mlp_shapes(m + "shared_experts.", h, c["num_shared_experts"] * moe))
+            for e in range(c["num_experts"]):
+                for part, shape in (("w1", (moe, r)), ("w2", (r, moe)), ("w3", (moe, r))):
+                    s[f"{m}experts.{e}.{part}.weight"] = shape
+        self.names = {name.replace(".", "/"): name for name in s}
+        for key, name in self.names.items():
+            self.register_parameter(key, torch.nn.Parameter(torch.zeros(s[name])))
+
+    @staticmethod
+    def mlp_shapes(at, h, width):
+        return {at + "gate_proj.weight": (width, h), at + "up_proj.weight": (width, h), at + "down_proj.weight": (h, width)}
+
+    def set_attn_implementation(self, name):
+        pass
+
+    def published(self):
+        return {"language_model." + name: getattr(self, key) for key, name in self.names.items()}
+
+    def __getitem__(self, name):
+        return getattr(self, name.replace(".", "/"))
+
+    def norm(self, x, weight, eps=1e-5):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+    def situ(self, gate, up):
+        return 4 * torch.tanh(gate / 4) * torch.sigmoid(gate) * 25 * torch.tanh(up / 25)
+
+    def mlp(self, x, gate, up, down):
+        return self.situ(x @ self[gate].T, x @ self[up].T) @ self[down].T
+
+    def mix(self, x, bank, at):
+        if not bank:
+            return x
+        candidates = torch.stack(bank + [x])
+        score = (self.norm(candidates, 1.0) * self[at + "_norm.weight"] * self[at + "_proj.weight"][0]).sum(-1)
+        return (torch.softmax(score, 0)[:, None] * candidates).sum(0)
+
+    def kda(self, u, a, cache):
+        c = self.c["linear_attn_config"]
+        heads, d = c["num_heads"], c["head_dim"]
+        rows = []
+        for part in "qkv":
+            window = torch.cat([cache.setdefault(a + part, torch.zeros(3, heads * d)), (self[f"{a}{part}_proj.weight"] @ u)[None]])
+            cache[a + part] = window[1:]
+            rows.append(F.silu((window.T * self[f"{a}{part}_conv1d.weight"][:, 0]).sum(1)).view(heads, d))
+        q, k, v = rows
+        q, k = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+        f = self[a + "f_b_proj.weight"] @ (self[a + "f_a_proj.weight"] @ u) + self[a + "dt_bias"]
+        g = self.c["gate_lower_bound"] * torch.sigmoid(torch.exp(self[a + "A_log"])[:, None] * f.view(heads, d))
+        beta = torch.sigmoid(self[a + "b_proj.weight"] @ u)
+        state = cache.get(a, torch.zeros(heads, d, d)) * g.exp()[:, None]  # [head][d_v][d_k]
+        delta = beta[:, None] * (v - (state * k[:, None]).sum(-1))
+        state = cache[a] = state + delta[..., None] * k[:, None]
+        y = (state * (q * d ** -0.5)[:, None]).sum(-1)
+        y = self.norm(y, self[a + "o_norm.weight"]) * torch.sigmoid((self[a + "g_proj.weight"] @ u).view(heads, d))
+        return self[a + "o_proj.weight"] @ y.flatten()
+
+    def attention(self, u, a, cache):
+        c, n = self.c, self.c["num_attention_heads"]
+        nope, latent = c["qk_nope_head_dim"], c["kv_lora_rank"]
+        q = self.norm(self[a + "q_a_proj.weight"] @ u, self[a + "q_a_layernorm.weight"], 1e-6)
+        q = (self[a + "q_b_proj.weight"] @ q).view(n, -1)
+        row = self[a + "kv_a_proj_with_mqa.weight"] @ u
+        row = torch.cat([self.norm(row[:latent], self[a + "kv_a_layernorm.weight"], 1e-6), row[latent:]])
+        rows = cache[a] = torch.cat([cache.get(a, row[:0].view(0, len(row))), row[None]])
+        kv = (rows[:, :latent] @ self[a + "kv_b_proj.weight"].T).view(len(rows), n, -1)
+        keys = torch.cat([kv[..., :nope], rows[:, None, latent:].expand(-1, n, -1)], -1)
+        p = torch.softmax((q * keys).sum(-1) * q.shape[-1] ** -0.5, 0)
+        y = (p[..., None] * kv[..., nope:]).sum(0).flatten()
+        return self[a + "o_proj.weight"] @ (y * torch.sigmoid(self[a + "g_proj.weight"] @ u))
+
+    def moe(self, x, m):
+        c = self.c
+        score = torch.sigmoid(self[m + "gate.weight"] @ x)
+        chosen = torch.topk(score + self[m + "gate.e_score_correction_bias"], c["num_experts_per_token"])[1]
+        weight = score[chosen] / (score[chosen].sum() + 1e-20) * c["routed_scaling_factor"]
+        r = self[m + "routed_expert_down_proj.weight"] @ x
+        at = [f"{m}experts.{e}." for e in chosen.tolist()]
+        total = sum(w * self.mlp(r, e + "w1.weight", e + "w3.weight", e + "w2.weight") for w, e in zip(weight, at))
+        total = self.norm(total, self[m + "routed_expert_norm.weight"])
+        s = m + "shared_experts."
+        return self[m + "routed_expert_up_proj.weight"] @ total + self.mlp(x, s + "gate_proj.weight", s + "up_proj.weight",
+                                                                         s + "down_proj.weight")
+
+    def step(self, token, cache):
+        c, bank, x = self.c, [], self["model.embed_tokens.weight"][token]
+        for i in range(c["num_hidden_layers"]):
+            at = f"model.layers.{i}."
+            a = self.mix(x, bank, at + "self_attention_res")
+            banked = i % c["attn_res_block_size"] == 0
+            if banked:
+                bank.append(x)
+            u = self.norm(a, self[at + "input_layernorm.weight"])
+            kind = self.kda if i + 1 in c["linear_attn_config"]["kda_layers"] else self.attention
+            y = kind(u, at + "self_attn.", cache)
+            x = y if banked else x + y
+            u = self.norm(self.mix(x, bank, at + "mlp_res"), self[at + "post_attention_layernorm.weight"])
+            dense = i < c["first_k_dense_replace"]
+            names = [f"{at}mlp.{part}_proj.weight" for part in ("gate", "up", "down")]
+            x = x + (self.mlp(u, *names) if dense else self.moe(u, at + "block_sparse_moe."))
+        x = self.norm(self.mix(x, bank, "model.output_attn_res"), self["model.norm.weight"])
+        return self["lm_head.weight"] @ x
+
+    def forward(self, ids, past_key_values=None, use_cache=False):
+        cache = past_key_values or {}
+        logits = torch.stack([self.step(int(t), cache) for t in ids[0]])
+        return types.SimpleNamespace(logits=logits[None], past_key_values=cache)
+
+
+def kimi_k3():
+    text = {"model_type": "kimi_linear", "vocab_size": VOCAB, "hidden_size": 30, "num_hidden_layers": 4,
+            "num_attention_heads": 3, "num_key_value_heads": 3, "intermediate_size": 22, "first_k_dense_replace": 1,
+            "num_experts": 7, "num_experts_per_token": 3, "num_shared_experts": 2, "moe_intermediate_size": 8,
+            "moe_renormalize": True, "moe_router_activation_func": "sigmoid", "routed_scaling_factor": 1.0,
+            "routed_expert_hidden_size": 18, "latent_moe_use_norm": True, "hidden_act": "situ", "rms_norm_eps": 1e-05,
+            "q_lora_rank": 14, "kv_lora_rank": 16, "qk_nope_head_dim": 10, "qk_rope_head_dim": 4, "v_head_dim": 8,
+            "mla_use_nope": True, "mla_use_output_gate": True, "use_full_rank_gate": True, "gate_lower_bound": -5.0,
+            "attn_res_block_size": 2, "model_max_length": 512, "tie_word_embeddings": False, "eos_token_id": 3,
+            "linear_attn_config": {"full_attn_layers": [2, 4], "kda_layers": [1, 3], "head_dim": 10, "num_heads": 3,
+                                   "short_conv_kernel_size": 4}}
+    model = K3(text)
+    return model.config, model, {"architectures": ["KimiK3ForConditionalGeneration"], "model_type": "kimi_k3",
+                                 "text_config": text}
 
 
 # ---- Quantised checkpoints: what is stored is packed; transformers runs the weights that it stands for ----
@@ -235,7 +457,7 @@ def quantise(name, build, where, weights, published):
 
 
 FAMILIES = (qwen3_5_moe, qwen3_next, nemotron_h_moe, nemotron_h_latent, mamba2, granite_moe, granite_dense, kimi_linear,
-            nemotron_h_nvfp4, qwen3_5_moe_fp8, kimi_linear_packed)
+            nemotron_h_nvfp4, qwen3_5_moe_fp8, kimi_linear_packed, glm5_next, kimi_k3)
 
 
 def randomise(model, seed):
@@ -244,6 +466,7 @@ def randomise(model, seed):
     draw = lambda like, scale: scale * torch.randn(like.shape, generator=random)
     one_plus = ("Qwen3_5", "Qwen3Next")
     for name, value in list(model.named_parameters()) + list(model.named_buffers()):
+        name = name.replace("/", ".")
         last = name.split(".")[-2:] if name.endswith("weight") else name.split(".")[-1:]
         if "inv_freq" in name:
             continue
@@ -254,6 +477,8 @@ def randomise(model, seed):
         elif "norm" in last[0]:
             zero = type(model).__name__.startswith(one_plus) and "linear_attn" not in name
             new = draw(value, 0.3) + (0.0 if zero else 1.0)
+        elif "_hc." in name:
+            new = draw(value, 0.3)
         elif name.endswith("D") or "correction_bias" in name or value.dim() == 1:
             new = draw(value, 0.4)
         elif "conv1d" in name:
@@ -283,6 +508,8 @@ def cache_of(model, cache):
 
 
 def first_state(cache):
+    if isinstance(cache, dict):  # of K3, transposed as the others' are
+        return next(v for v in cache.values() if v.dim() == 3).transpose(-1, -2)[None]
     for layer in getattr(cache, "layers", []):
         states = getattr(layer, "recurrent_states", None)
         state = states[0] if isinstance(states, (list, tuple, dict)) else states
@@ -320,8 +547,12 @@ def outputs(model, name):
 
 def checkpoint(model, where):
     """Saves the model as its makers would, and returns the tensors."""
-    model.save_pretrained(where)
-    weights = load_file(os.path.join(where, "model.safetensors"))
+    os.makedirs(where, exist_ok=True)
+    if hasattr(model, "published"):
+        weights = {name: value.detach().float() for name, value in model.published().items()}
+    else:
+        model.save_pretrained(where)
+        weights = load_file(os.path.join(where, "model.safetensors"))
     weights = {k: v.bfloat16().contiguous() if v.dim() > 1 and "A_log" not in k else v.contiguous()
                for k, v in weights.items()}
     dense = re.compile(r"block_sparse_moe\.((gate|up|down)_proj)")  # published: mlp.gate_proj and so on
@@ -338,8 +569,10 @@ def make(build):
     randomise(model, sum(map(ord, name)))
     where = os.path.join(HERE, "families", name)
     weights = checkpoint(model, where)
-    with open(os.path.join(where, "config.json"), encoding="utf-8") as file:
-        saved = published or json.load(file)
+    saved = published
+    if saved is None:
+        with open(os.path.join(where, "config.json"), encoding="utf-8") as file:
+            saved = json.load(file)
     if name in PACKED:
         weights, model, saved["quantization_config"] = quantise(name, build, where, weights, published)
     if name == "qwen3_5_moe":

@@ -7,12 +7,18 @@
 #include <string.h>
 
 #include "cursor.h"
+#include "gpu/on_device.h"
 
 /* ---- Contexts ------------------------------------------------------------------------------------------ */
 
 int32_t cb_isas(const cb_isa **list) {
     static cb_isa isas[8];
     int32_t n = 0;
+    if (CB_DEVICE) {
+        isas[n++] = (cb_isa){"cuda", ON_DEVICE_MASK};
+        *list = isas;
+        return n;
+    }
     const uint64_t have = rssm_isa_available();
 #define RSSM_CPU(isa, needs)                                                                                   \
     if ((have & (uint64_t)(needs)) == (uint64_t)(needs)) {                                                     \

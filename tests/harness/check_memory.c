@@ -11,6 +11,31 @@
 
 #include "check.h"
 #include "check_internal.h"
+#include "gpu/on_device.h"
+
+/* Pages that a test may touch, between two that it may not. On a device there are no such pages: they hold a canary. */
+static unsigned char *map_pages(size_t inner, size_t page) {
+#ifdef RSSM_TEST_CUDA
+    return on_device_map(inner + 2 * page);
+#else
+    unsigned char *map =
+        mmap(NULL, inner + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) {
+        return NULL;
+    }
+    mprotect(map, page, PROT_NONE);
+    mprotect(map + page + inner, page, PROT_NONE);
+    return map;
+#endif
+}
+
+static void unmap_pages(unsigned char *map, size_t bytes) {
+#ifdef RSSM_TEST_CUDA
+    on_device_unmap(map, bytes);
+#else
+    munmap(map, bytes);
+#endif
+}
 
 typedef struct item {
     _Alignas(16) struct item *next; /* so that what follows an item is aligned as malloc's memory is */
@@ -53,7 +78,7 @@ void chk_release(void) {
             it->fn(it->arg);
         }
         if (it->map) {
-            munmap(it->map, it->map_bytes);
+            unmap_pages(it->map, it->map_bytes);
         }
         free(it);
     }
@@ -82,13 +107,11 @@ void chk_memory_forget(void) {
 void *chk_guard(size_t bytes, size_t align, int side) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const size_t inner = (bytes + page - 1) / page * page + (bytes == 0 ? page : 0);
-    unsigned char *map =
-        mmap(NULL, inner + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED) {
+    unsigned char *map = map_pages(inner, page);
+    if (map == NULL) {
         chk_abandon("the test could not map %zu bytes", inner);
     }
-    mprotect(map, page, PROT_NONE);
-    mprotect(map + page + inner, page, PROT_NONE);
+    const size_t margin = CB_DEVICE ? page : 0;
     item *it = new_item(0);
     it->map = map;
     it->map_bytes = inner + 2 * page;
@@ -97,8 +120,8 @@ void *chk_guard(size_t bytes, size_t align, int side) {
     if (side == CHK_RIGHT) {
         it->data += (inner - bytes) & ~(align - 1);
     }
-    unsigned char *end = map + page + inner;
-    chk_canary(map + page, (size_t)(it->data - (map + page)));
+    unsigned char *begin = map + page - margin, *end = map + page + inner + margin;
+    chk_canary(begin, (size_t)(it->data - begin));
     chk_canary(it->data + bytes, (size_t)(end - (it->data + bytes)));
     chk_fill(it->data, bytes, CHK_AA);
     return it->data;
@@ -111,7 +134,8 @@ bool chk_guards_intact(void) {
         if (!it->map) {
             continue;
         }
-        const unsigned char *begin = it->map + page, *end = it->map + it->map_bytes - page;
+        const size_t guard = CB_DEVICE ? 0 : page;
+        const unsigned char *begin = it->map + guard, *end = it->map + it->map_bytes - guard;
         size_t at;
         if (!chk_canary_intact(begin, (size_t)(it->data - begin), &at)) {
             ok = chk_fail("wrote %zu bytes left of a block", (size_t)(it->data - begin) - at);

@@ -134,7 +134,7 @@ static void go_ahead(const dr_driver *d, dr_sequence *s, int32_t node) {
 
 /* Parents of a step's tokens: a chain, or any tree. */
 static void draw_parents(dr_driver *d, dr_sequence *s, int32_t count) {
-    const bool tree = !s->prefill && chk_flip(&d->rng, 0.4);
+    const bool tree = !CB_DEVICE && !s->prefill && chk_flip(&d->rng, 0.4);
     for (int32_t i = 0; i < count && !s->prefill; i++) {
         s->parents[i] = tree && chk_flip(&d->rng, 0.7) ? chk_int(&d->rng, -1, i - 1) : i - 1;
     }

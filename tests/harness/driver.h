@@ -16,6 +16,7 @@
 #define RSSM_TESTS_DRIVER_H
 
 #include "cachebox.h"
+#include "gpu/on_device.h"
 #include "cache.h"
 
 enum { DR_SEQUENCES = 3, DR_PADDING = 2, DR_ROWS = DR_SEQUENCES + DR_PADDING, DR_GROUPS = 2 };

@@ -11,7 +11,7 @@ enum { PADDING = 3, ROWS = SCRIPT_SEQUENCES + PADDING, SCRIPT_TOKENS_MAX = 40 };
 
 /* A chain or a tree, and a path to one of its tokens. */
 static void draw_tree(chk_rng *rng, script_round *r) {
-    const bool tree = chk_flip(rng, 0.4);
+    const bool tree = !CB_DEVICE && chk_flip(rng, 0.4);
     int32_t node = chk_flip(rng, 0.4) ? r->tokens - 1 : chk_int(rng, -1, r->tokens - 1);
     for (int32_t t = 0; t < r->tokens; t++) {
         r->node[t] = t;

@@ -7,6 +7,7 @@
 #ifndef RSSM_TESTS_SCRIPT_H
 #define RSSM_TESTS_SCRIPT_H
 
+#include "gpu/on_device.h"
 #include "harness/cachebox.h"
 
 enum { SCRIPT_ROUNDS = 24, SCRIPT_SEQUENCES = 5 };

@@ -4,6 +4,7 @@
  * decode rows (chains and trees) and pieces of prompts together, any path of a step accepted, layers in any
  * order, repeated, skipped or torn.
  */
+#include "gpu/on_device.h"
 #include "laws/world.h"
 
 #include <math.h>
@@ -71,7 +72,7 @@ static int32_t draw_tokens(world *w, bool prefill) {
 /* Parents and kept path of a row; nonsense where nobody reads it. */
 static void add_tree(world *w, world_batch *b, int32_t r) {
     int32_t *path = b->paths + r * w->step_tokens, *parents = b->parents + b->offsets[r];
-    bool tree = chk_flip(w->rng, 0.4), read = b->owner[r] >= 0 && !b->prefill[r];
+    bool tree = !CB_DEVICE && chk_flip(w->rng, 0.4), read = b->owner[r] >= 0 && !b->prefill[r];
     for (int32_t t = 0; t < w->step_tokens; t++) {
         path[t] = chk_flip(w->rng, 0.5) ? INT32_MIN : INT32_MAX;
     }
@@ -218,6 +219,12 @@ static int32_t settle_failures(world *w, world_batch *b, bool counts) {
         }
         b->owner[r] = -1; /* leave this one for another time */
         b->slots[r * (b->desc.slots_stride ? b->desc.slots_stride : 1)] = -1;
+    }
+    for (int32_t r = 0; CB_DEVICE && failing >= 0 && r < b->rows; r++) { /* a device opens the rows that do not fail */
+        if (b->owner[r] != failing) {
+            b->owner[r] = -1;
+            b->slots[r * (b->desc.slots_stride ? b->desc.slots_stride : 1)] = -1;
+        }
     }
     return failing;
 }
@@ -437,7 +444,7 @@ static void run_layer(world *w, world_batch *b, int32_t layer) {
         run_broken(w, b, layer, feed);
     }
     if (b->any_decode && chk_flip(w->rng, 0.01)) {
-        run_torn(w, b, layer, feed);
+        CB_DEVICE ? run_broken(w, b, layer, feed) : run_torn(w, b, layer, feed); /* parts are the CPU's */
         return;
     }
     bool prefill_first = chk_flip(w->rng, 0.5);

@@ -12,11 +12,11 @@
 enum { LENGTH = 130, LOGIT_ROWS = 6, STEP = 5 };
 static const double limit = 2e-4; /* f32 against the golden */
 
-/* The last three hold packed weights, and their goldens are of what those stand for. */
+/* Three hold packed weights, and their goldens are of what those stand for. */
 static const char *const families[] = {
-    "qwen3_5_moe",      "qwen3_next",      "nemotron_h_moe",    "nemotron_h_latent",
-    "mamba2",           "granite_moe",     "granite_dense",     "kimi_linear",
-    "nemotron_h_nvfp4", "qwen3_5_moe_fp8", "kimi_linear_packed"};
+    "qwen3_5_moe",        "qwen3_next",    "nemotron_h_moe", "nemotron_h_latent", "mamba2",
+    "granite_moe",        "granite_dense", "kimi_linear",    "nemotron_h_nvfp4",  "qwen3_5_moe_fp8",
+    "kimi_linear_packed", "glm5_next",     "kimi_k3"};
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
 typedef struct family_golden {

@@ -138,6 +138,14 @@ static void families_are_read(void **state) {
     assert_true(c.layer[0] == RSE_LAYER_KDA && c.layer[3] == RSE_LAYER_MLA && c.ffn[0] == RSE_LAYER_MLP);
     assert_true(c.attention.kv_heads == 1 && c.attention.head_dim == 24 && c.max_positions == 512);
     assert_string_equal(rse_layer_name(c.layer[1]), "mla");
+    c = accept(changed(FAMILY("kimi_k3"), "{}"), NULL);
+    assert_true(c.family == RSE_FAMILY_KIMI_LINEAR && c.residual == RSE_RESIDUAL_BANK && c.bank_layers == 2);
+    assert_true(c.ssm.gate_lower_bound == -5.0f && c.ssm.full_gate && c.attention.latent_gate);
+    assert_true(c.moe.latent == 18 && c.moe.latent_norm && c.mlp_act == RSE_ACT_SITU && c.act_limit == 4.0f);
+    c = accept(changed(FAMILY("glm5_next"), "{}"), NULL);
+    assert_true(c.residual == RSE_RESIDUAL_STREAMS && c.streams == 4 && c.stream_iterations == 5);
+    assert_int_equal(c.max_positions, 512); /* what the indexer selects, not max_position_embeddings */
+    assert_true(c.act_limit == 1.5f && c.attention.latent_eps == c.norm_eps && c.eos_count == 2);
 }
 
 /* A05: dt is bounded by time_step_limit alone; time_step_min, _max and _floor are for initialisation. */
@@ -315,6 +323,9 @@ static const struct {
     {FAMILY("kimi_linear"), "{\"moe_router_activation_func\":\"tanh\"}", "moe_router_activation_func is tanh"},
     {FAMILY("kimi_linear"), "{\"kv_lora_rank\":\"delete\"}", "kv_lora_rank is missing"},
     {FAMILY("kimi_linear"), "{\"moe_layer_freq\":2}", "moe_layer_freq is 2"},
+    {FAMILY("kimi_linear"), "{\"hidden_act\":\"relu2\"}", "hidden_act is relu2, supported: silu"},
+    {FAMILY("kimi_linear"), "{\"attn_res_block_size\":0}", "attn_res_block_size is 0"},
+    {FAMILY("kimi_linear"), "{\"gate_lower_bound\":5}", "gate_lower_bound is 5"},
 };
 
 static void what_is_not_known_is_refused_by_name(void **state) {

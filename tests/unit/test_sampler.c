@@ -225,7 +225,7 @@ static void test_pick(void **state) {
     int wins[10] = {0};
     for (int64_t position = 0; position < 2000; position++) {
         int32_t expected = -1;
-        double least = INFINITY;
+        double least = HUGE_VAL;
         for (int i = 0; i < 4; i++) {
             double time = rse_sampling_number(3, position, list[i].id) / (double)list[i].prob;
             expected = time < least ? list[i].id : expected;
