@@ -68,7 +68,7 @@ rssm_status rssm_check_ready(rssm_cache *cache, int64_t slot);
    layer has gone ahead of it. */
 rssm_status rssm_settle(rssm_cache *cache, int64_t slot);
 /* Scratch for folds, and weights where the records need them. */
-rssm_status rssm_prepare_folds(rssm_cache *cache);
+rssm_status rssm_prepare_folds(rssm_cache *cache, bool raw_records);
 
 /* A row of layer `layer` for `slot`, without a step: all history from the layer's checkpoint on. */
 rssm_row rssm_row_of(rssm_cache *cache, int32_t layer, int64_t slot);

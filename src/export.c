@@ -203,7 +203,7 @@ int64_t rssm_cache_export_bytes(const rssm_cache *cache, int32_t slot, uint32_t 
 static rssm_status export_slot(rssm_cache *cache, int32_t slot, uint32_t flags, void *buffer, int64_t capacity,
                                int64_t *written) {
     RSSM_TRY(rssm_settle(cache, slot));
-    RSSM_TRY(rssm_prepare_folds(cache));
+    RSSM_TRY(rssm_prepare_folds(cache, cache->geometry.raw_records));
     if ((flags & ~(uint32_t)(RSSM_EXPORT_CHECKPOINT_ONLY | RSSM_EXPORT_STATE_KV)) != 0) {
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "flags is 0x%x; known are 1 and 2", (unsigned)flags);
     }

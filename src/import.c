@@ -353,13 +353,7 @@ static rssm_status import_slot(rssm_cache *cache, int32_t slot, const void *buff
     RSSM_TRY(check_frame(cache, buffer, bytes, &r.saved));
     RSSM_TRY(check_identity(cache, &r.saved));
     RSSM_TRY(check_standing(cache, &r.saved, buffer));
-    RSSM_TRY(rssm_prepare_folds(cache));
-    for (int32_t layer = 0; r.saved.raw_records && layer < cache->desc.layers; layer++) {
-        if (!cache->constants[layer].ready) {
-            return rssm_fail(cache->context, RSSM_ERROR_STATE, "layer %d has no weights, which raw-gate records need",
-                             (int)layer);
-        }
-    }
+    RSSM_TRY(rssm_prepare_folds(cache, cache->geometry.raw_records || r.saved.raw_records));
     rssm_saved_sections(&r.saved, &r.at);
     r.fold_to = fold_target(cache, &r.saved);
     rssm_status status = open_reader(&r);

@@ -176,9 +176,9 @@ rssm_status rssm_fold_layer(rssm_cache *cache, int32_t layer, int64_t slot, int6
 }
 
 /* Folding needs scratch, and raw-gate records need the layers' weights. */
-rssm_status rssm_prepare_folds(rssm_cache *cache) {
+rssm_status rssm_prepare_folds(rssm_cache *cache, bool raw_records) {
     for (int32_t layer = 0; layer < cache->desc.layers; layer++) {
-        if (cache->geometry.raw_records && !cache->constants[layer].ready) {
+        if (raw_records && !cache->constants[layer].ready) {
             return rssm_fail(cache->context, RSSM_ERROR_STATE, "layer %d has no weights, which raw-gate records need",
                              (int)layer);
         }
@@ -189,7 +189,7 @@ rssm_status rssm_prepare_folds(rssm_cache *cache) {
 rssm_status rssm_cache_flush(rssm_cache *cache, int64_t count, const int32_t *slots, const int64_t *positions,
                              void *stream) {
     RSSM_TRY(check_list(cache, count, slots, "slots"));
-    RSSM_TRY(rssm_prepare_folds(cache));
+    RSSM_TRY(rssm_prepare_folds(cache, cache->geometry.raw_records));
     if (cache->context->ops != NULL) {
         return cache->context->ops->flush(cache, count, slots, positions, stream);
     }
@@ -276,7 +276,7 @@ static rssm_status materialize_layer(rssm_cache *cache, int32_t layer, int64_t s
 rssm_status rssm_cache_materialize(rssm_cache *cache, int64_t count, const int32_t *src, const int32_t *dst,
                                    const int64_t *positions, const uint64_t *ids, void *stream) {
     RSSM_TRY(check_list(cache, count, dst, "dst"));
-    RSSM_TRY(rssm_prepare_folds(cache));
+    RSSM_TRY(rssm_prepare_folds(cache, cache->geometry.raw_records));
     if (cache->context->ops != NULL) {
         return cache->context->ops->materialize(cache, count, src, dst, positions, ids, stream);
     }

@@ -11,7 +11,7 @@
 #   paths      no path of somebody's machine
 #   fastmath   no option that lets a compiler change results
 #   calls      src and engine never end the process or print; src has no files, threads or environment
-#   text       no tabs, no white space at the end of a line, a newline at the end of a file
+#   text       no tabs, no white space at the end of a line, no marks of a merge, a newline at the end of a file
 set -u
 rule=$1
 cd "$2" || exit 1
@@ -138,6 +138,7 @@ text)
     text_files | LC_ALL=C sort -u | while IFS= read -r file; do
         [ "$file" = Makefile ] || grep -n "$(printf '\t')" "$file" | sed "s,^,$file: tab in line ,"
         grep -nE ' +$' "$file" | sed "s,^,$file: white space at the end of line ,"
+        grep -nE '^(<<<<<<<|>>>>>>>) ' "$file" | sed "s,^,$file: mark of a merge in line ,"
         [ -z "$(tail -c 1 "$file")" ] || echo "$file: no newline at the end"
     done | none
     ;;

@@ -7,6 +7,7 @@
  */
 #include "tool.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -130,13 +131,37 @@ static rse_status set_key(subject *s, char *item, rse_error *err) {
         }
     }
     if (value != NULL && strcmp(item, "seed") == 0) {
-        s->options.state.seed = strtoull(value, NULL, 10);
+        char *end = NULL;
+        errno = 0;
+        s->options.state.seed = strtoull(value, &end, 10);
+        if (*value < '0' || *value > '9' || *end != '\0' || errno != 0) {
+            return rse_fail(err, RSE_ERROR_USAGE, "configuration %s: seed is '%s'; it must be a whole number from 0 to 2^64 - 1",
+                            s->name, value);
+        }
         return RSE_OK;
     }
     return rse_fail(err, RSE_ERROR_USAGE,
                     "configuration %s has '%s'%s; known keys are checkpoint, rounding, read, window, method, seed, axis, "
                     "block, search and rank, each with a value after a colon",
                     s->name, item, value == NULL ? " without a value" : "");
+}
+
+/* Formats that do not go together, in the words of the configuration. */
+static rse_status check_state(const subject *s, rse_error *err) {
+    const rse_state_options *state = &s->options.state;
+    if (state->checkpoint_rounding == RSSM_ROUND_STOCHASTIC && state->checkpoint_dtype <= RSSM_DTYPE_F32) {
+        return rse_fail(err, RSE_ERROR_USAGE, "configuration %s: rounding is stochastic, and a checkpoint in f32 is not rounded",
+                        s->name);
+    }
+    if (state->read_custom && state->read_copy_dtype != RSSM_DTYPE_NVFP4) {
+        return rse_fail(err, RSE_ERROR_USAGE, "configuration %s: axis, block, search and rank are for read:nvfp4", s->name);
+    }
+    if (state->read_block != 0 && state->read_block != 16 &&
+        !(state->read_block == 32 && state->read_block_axis == RSSM_BLOCK_KEYS)) {
+        return rse_fail(err, RSE_ERROR_USAGE, "configuration %s: block is %d; known are 16, and along dk 32", s->name,
+                        (int)state->read_block);
+    }
+    return RSE_OK;
 }
 
 static rse_status parse(subject *s, const char *text, rse_error *err) {
@@ -150,7 +175,7 @@ static rse_status parse(subject *s, const char *text, rse_error *err) {
     for (char *item = strtok_r(copy, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest)) {
         RSE_TRY(set_key(s, item, err));
     }
-    return RSE_OK;
+    return check_state(s, err);
 }
 
 /* ---- Running ------------------------------------------------------------------------------------------- */

@@ -7,12 +7,14 @@
 #include "tool.h"
 #include "sched/sched.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define AT(field) offsetof(settings, field)
 
@@ -54,7 +56,7 @@ static const option_row draft_options[] = {
      "drafts after each token: above 1 they form a tree"},
     {"exact", 0, OPTION_FLAG, AT(exact), NULL, NULL, 0, 0, NULL,
      "end steps at flush boundaries, so that logits too are those\n"
-     "of plain decoding, bit for bit; needs --method replay"},
+     "of plain decoding, bit for bit; auto then means replay"},
     {0},
 };
 
@@ -202,15 +204,15 @@ static rse_status conclude(run_state *run, rse_error *err) {
     for (int64_t i = 0; i < run->set->batch; i++) {
         stream *s = &run->streams[i];
         RSE_TRY(rse_session_commit(s->session, RSE_ACCEPT_ALL, err));
+        if (run->set->check) { /* before the file that is there already is written over */
+            RSE_TRY(rse_session_check(s->session, err));
+        }
         if (i == 0 && run->set->session != NULL) {
             int64_t count;
             const int32_t *tokens = rse_request_tokens(s->request, &count);
             int32_t last = count > 0 ? tokens[count - 1] : 0;
             rse_session_tail tail = {.ids = &last, .count = count > 0, .seed = s->seed};
             RSE_TRY(rse_session_save(s->session, &tail, run->set->session, err));
-        }
-        if (run->set->check) {
-            RSE_TRY(rse_session_check(s->session, err));
         }
     }
     return RSE_OK;
@@ -350,6 +352,24 @@ static void print_json(const run_state *run, bool identical) {
     json_decref(object);
 }
 
+/* Before anything is generated: a result that cannot be kept would be lost. */
+static rse_status check_session_path(const char *path, rse_error *err) {
+    if (path == NULL) {
+        return RSE_OK;
+    }
+    const char *slash = strrchr(path, '/');
+    char *folder = slash == NULL ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    bool writable = folder != NULL && path[0] != '\0' && access(folder, W_OK | X_OK) == 0;
+    int why = errno;
+    free(folder);
+    if (path[0] == '\0' || rse_file_is_directory(path)) {
+        return rse_fail(err, RSE_ERROR_USAGE, "--session is '%s'; it must be the path of a file", path);
+    }
+    return writable ? RSE_OK
+                    : rse_fail(err, RSE_ERROR_IO, "--session is '%s', whose folder cannot be written to: %s", path,
+                               strerror(why));
+}
+
 static rse_status run_all(run_state *run, rse_error *err) {
     const settings *set = run->set;
     if (set->session != NULL && set->batch > 1) {
@@ -358,6 +378,7 @@ static rse_status run_all(run_state *run, rse_error *err) {
     if (set->session != NULL && set->method == RSE_METHOD_SNAPSHOT) {
         return rse_fail(err, RSE_ERROR_USAGE, "--session is not for --method snapshot, which has no session files");
     }
+    RSE_TRY(check_session_path(set->session, err));
     settings resolved = *set;
     RSE_TRY(speculation_plan(&resolved, &run->drafts, err));
     if (set->chat && run->drafts.step_tokens > 1) {

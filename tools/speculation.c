@@ -38,7 +38,8 @@ static rse_status check_kind(const settings *set, rse_error *err) {
             return RSE_OK;
         }
     }
-    if (strncmp(set->speculate, MODEL_PREFIX, strlen(MODEL_PREFIX)) == 0) {
+    if (strncmp(set->speculate, MODEL_PREFIX, strlen(MODEL_PREFIX)) == 0 &&
+        set->speculate[strlen(MODEL_PREFIX)] != '\0') {
         return RSE_OK;
     }
     return rse_fail(err, RSE_ERROR_USAGE, "--speculate is '%s'; this build knows: ngram|mtp|model:MODEL|none",

@@ -41,7 +41,7 @@ char *workspace_find(const char *name) {
     if (name == NULL) {
         return bundled_model(DEFAULT_MODEL);
     }
-    if (strchr(name, '/') == NULL && !rse_file_exists(name)) {
+    if (name[0] != '\0' && strchr(name, '/') == NULL && !rse_file_exists(name)) {
         char *found = bundled_model(name);
         if (found == NULL || rse_file_is_directory(found)) {
             return found;
@@ -81,8 +81,12 @@ rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_to
         return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a path");
     }
     if (!rse_file_is_directory(work->directory) && !rse_gguf_is(work->directory)) {
-        return rse_fail(err, RSE_ERROR_IO, "%s: no such directory or GGUF file, and no bundled model",
-                        work->directory);
+        return rse_fail(err, RSE_ERROR_IO, "%s: %s", work->directory,
+                        rse_file_exists(work->directory) ? "no directory, and no GGUF file"
+                                                         : "no such directory or GGUF file, and no bundled model");
+    }
+    if (set->rounding == RSSM_ROUND_STOCHASTIC && set->checkpoint <= RSSM_DTYPE_F32) {
+        return rse_fail(err, RSE_ERROR_USAGE, "--rounding is stochastic, and --checkpoint f32 is not rounded");
     }
     rse_engine_options options = {
         .threads = (int32_t)set->threads,

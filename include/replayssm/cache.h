@@ -120,8 +120,8 @@ typedef struct rssm_cache_desc {
     int32_t io_dtype;            /**< format of q, k, v and of the records: f32 (default) or bf16 */
     int32_t checkpoint_dtype;    /**< f32 (default), f16, bf16 or f8: rounded once per flush, from fp32. A narrow format
                                       loses slow decay: a change below half a unit in the last place, rounded to nearest,
-                                      leaves no trace; docs/quality.md has figures. bf16 and f8: stochastic only, or not
-                                      at all */
+                                      leaves no trace; docs/quality.md has figures. For bf16 and f8 nearest is legal and
+                                      not advised */
     int32_t checkpoint_rounding; /**< RSSM_ROUND_*; f32 takes no rounding */
     int32_t read_copy_dtype;     /**< what outputs are read from: none (default: the checkpoint itself), f16, bf16, f8, int8
                                       or nvfp4. Made from the stored checkpoint by whoever writes that, never saved; it

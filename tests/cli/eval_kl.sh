@@ -20,3 +20,10 @@ replayssm eval kl --ids ids --config a=method:conventional,read:nvfp4,block:24
 replayssm run -p x --checkpoint f4
 replayssm run -p x --checkpoint f16 --check
 replayssm run -p x --read-copy f8 --method snapshot
+replayssm eval kl --ids ids --config a=seed:abc
+replayssm eval kl --ids ids --config a=rounding:stochastic
+replayssm eval kl --ids ids --config a=rank:4
+replayssm run -p x --rounding stochastic
+replayssm run -p x --session ''
+replayssm run -p x --session missing/s
+replayssm run -p x --speculate model:
