@@ -19,29 +19,14 @@ static inline float f16_at(const uint8_t *p) {
     return rssm_f32_of_f16((uint16_t)(p[0] | p[1] << 8));
 }
 
-/* 2^e for e in -126..127 */
-static inline float power_of_two(int e) {
-    uint32_t bits = (uint32_t)(e + 127) << 23;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* E8M0: 2^(code - 127); 255 is NaN. */
+/* E8M0 as files have it: the library's, but for code 0, which is 2^-127 here. */
 static inline float f32_of_e8m0(uint8_t code) {
-    return code == 255 ? NAN : code == 0 ? 0x1p-127f : power_of_two(code - 127);
+    return code == 0 ? 0x1p-127f : rssm_f32_of_e8m0(code);
 }
 
 /* E4M3 without its sign, every code a number. */
 static inline float magnitude_of_e4m3(uint8_t code) {
-    int exponent = code >> 3 & 15, mantissa = code & 7;
-    return exponent == 0 ? (float)mantissa * 0x1p-9f : (float)(mantissa + 8) * power_of_two(exponent - 10);
-}
-
-/* E4M3 without infinities: 127 and 255 are NaN. */
-static inline float f32_of_e4m3(uint8_t code) {
-    float magnitude = (code & 127) == 127 ? NAN : magnitude_of_e4m3(code);
-    return code & 128 ? -magnitude : magnitude;
+    return (code & 127) == 127 ? 480.0f : rssm_f32_of_e4m3(code & 127);
 }
 
 static const float e2m1_values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
@@ -52,10 +37,6 @@ static const float iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1
 /* ---- Codes and scales apart ---- */
 
 static void expand_f8(const rse_matrix *w, int64_t row, int64_t col, int64_t n, float *y) {
-    float table[256];
-    for (int i = 0; i < 256; i++) {
-        table[i] = f32_of_e4m3((uint8_t)i);
-    }
     const uint8_t *codes = (const uint8_t *)w->data + row * w->cols + col;
     const float *scales = (const float *)w->scales + (row + w->first_row) / w->scale_rows * w->scale_stride;
     for (int64_t i = 0; i < n;) {
@@ -63,7 +44,7 @@ static void expand_f8(const rse_matrix *w, int64_t row, int64_t col, int64_t n, 
         float scale = scales[at];
         end = end < n ? end : n;
         for (; i < end; i++) {
-            y[i] = table[codes[i]] * scale;
+            y[i] = rssm_f32_of_e4m3(codes[i]) * scale;
         }
     }
 }
@@ -215,7 +196,7 @@ static void expand_row(const rse_matrix *w, int64_t row, int64_t col, int64_t n,
         expand_f8(w, row, col, n, y);
         return;
     case RSE_PACKED_NVFP4:
-        expand_pairs(w, row, col, n, 16, f32_of_e4m3, y);
+        expand_pairs(w, row, col, n, 16, rssm_f32_of_e4m3, y);
         return;
     case RSE_PACKED_MXFP4:
         expand_pairs(w, row, col, n, 32, f32_of_e8m0, y);
