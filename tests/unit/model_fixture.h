@@ -93,6 +93,18 @@ static inline rse_session *session_open(rse_engine *engine, uint64_t id) {
     return session;
 }
 
+/* The nodes of a tree from its root to `node`; how many. */
+static inline int32_t path_to(const int32_t *parents, int32_t node, int32_t *path) {
+    int32_t n = 0;
+    for (int32_t at = node; at >= 0; at = parents[at]) {
+        n++;
+    }
+    for (int32_t at = node, i = n; at >= 0; at = parents[at]) {
+        path[--i] = at;
+    }
+    return n;
+}
+
 static inline int32_t vocab_of(const rse_engine *engine) {
     rse_engine_info info;
     rse_engine_describe(engine, &info);

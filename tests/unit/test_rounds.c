@@ -35,17 +35,6 @@ typedef struct script {
     turn rounds[ROUNDS];
 } script;
 
-static int32_t depth_path(const int32_t *parents, int32_t node, int32_t *path) {
-    int32_t n = 0;
-    for (int32_t at = node; at >= 0; at = parents[at]) {
-        n++;
-    }
-    for (int32_t at = node, i = n; at >= 0; at = parents[at]) {
-        path[--i] = at;
-    }
-    return n;
-}
-
 static void draw(script *s, uint64_t seed, const golden *g) {
     uint64_t state = seed;
     s->prompt = 1 + below(&state, PROMPT_MAX);
@@ -59,7 +48,7 @@ static void draw(script *s, uint64_t seed, const golden *g) {
         }
         int32_t node =
             below(&state, 3) == 0 ? r->count - 1 : below(&state, r->count + 1) - 1; /* -1: all dropped */
-        r->kept = node < 0 ? 0 : depth_path(r->parents, node, r->path);
+        r->kept = node < 0 ? 0 : path_to(r->parents, node, r->path);
     }
 }
 

@@ -10,17 +10,6 @@ enum { NODES = 7, TREES = 4, PROMPT = 29 };
 static const int32_t trees[TREES][NODES] = {
     {-1, 0, 0, 1, 1, 2, 4}, {-1, 0, 1, 2, 0, 4, 5}, {-1, -1, -1, 0, 2, 4, 4}, {-1, 0, 1, 2, 3, 4, 5}};
 
-static int32_t path_to(const int32_t *parents, int32_t node, int32_t *path) {
-    int32_t n = 0;
-    for (int32_t at = node; at >= 0; at = parents[at]) {
-        n++;
-    }
-    for (int32_t at = node, i = n; at >= 0; at = parents[at]) {
-        path[--i] = at;
-    }
-    return n;
-}
-
 /* One node: a fork that runs its path as a chain, and a fork that runs the tree and chooses the path. */
 static void compare_node(rse_engine *engine, const golden *g, rse_session *const s[3], const int32_t *parents,
                          int32_t node, float *logits) {
