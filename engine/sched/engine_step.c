@@ -183,7 +183,7 @@ static rse_status reserve_rows(rse_engine *engine, const rse_row *rows, int32_t 
         int64_t end = session->position + rse_session_keeps(session, rows[i].accepted) + rows[i].count;
         rse_status status = ids_room(&session->ids, end, err);
         if (status == RSE_OK) {
-            status = rse_kv_seq_reserve(engine->kv, &session->kv, end, err);
+            status = rse_kv_seq_reserve(engine->kv, &session->kv, end - rows[i].count, end, err);
         }
         if (status == RSE_OK) {
             status = open_branches(engine, &rows[i], err);

@@ -128,7 +128,7 @@ rse_status rse_session_commit(rse_session *session, int32_t accepted, rse_error 
 
 rse_status rse_session_reserve(rse_session *session, int64_t tokens, rse_error *err) {
     int64_t end = session->position + session->pending + tokens;
-    return rse_kv_seq_reserve(session->engine->kv, &session->kv, end, err);
+    return rse_kv_seq_reserve(session->engine->kv, &session->kv, end - tokens, end, err);
 }
 
 /* Tokens that are in the state already must be kept before anything is done with that state. */
@@ -155,7 +155,7 @@ rse_status rse_session_copy(rse_session *session, rse_session *from, uint64_t id
             return status;
         }
     }
-    rse_status status = rse_kv_seq_copy(engine->kv, &from->kv, from->position, &session->kv, err);
+    rse_status status = rse_kv_seq_share(engine->kv, &from->kv, from->position, &session->kv, err);
     if (status == RSE_OK && engine->cache != NULL) {
         status = rse_library(engine->context,
                              rssm_cache_copy(engine->cache, 1, &from->slot, &session->slot, &id, NULL), err);

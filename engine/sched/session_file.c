@@ -318,7 +318,7 @@ static rse_status load_kv(rse_session *session, const file_view *view, rse_error
     rse_engine *engine = session->engine;
     int64_t width = view->header.kv_width;
     int64_t position = view->header.position;
-    RSE_TRY(rse_kv_seq_reserve(engine->kv, &session->kv, position, err));
+    RSE_TRY(rse_kv_seq_reserve(engine->kv, &session->kv, 0, position, err));
     float *piece = malloc((size_t)(2 * PIECE_TOKENS * width) * sizeof *piece);
     if (piece == NULL) {
         return rse_fail(err, RSE_ERROR_MEMORY, "no memory to load keys and values");
