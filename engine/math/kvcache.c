@@ -122,6 +122,10 @@ void *rse_kv_values(const rse_kv_pool *pool, int32_t layer, int32_t page) {
     return (char *)rse_kv_keys(pool, layer, page) + pool->half_bytes;
 }
 
+int32_t rse_kv_page_holders(const rse_kv_pool *pool, int32_t page) {
+    return pool->holders[page];
+}
+
 static rse_status list_room(rse_kv_seq *seq, int64_t count, rse_error *err) {
     if (count <= seq->capacity) {
         return RSE_OK;

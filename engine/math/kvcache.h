@@ -59,6 +59,8 @@ int64_t rse_kv_pages_of(int64_t tokens);
 rse_status rse_kv_seq_reserve(rse_kv_pool *pool, rse_kv_seq *seq, int64_t start, int64_t tokens, rse_error *err);
 /* How many pages that would take. */
 int64_t rse_kv_seq_wants(const rse_kv_pool *pool, const rse_kv_seq *seq, int64_t start, int64_t tokens);
+/* How many sequences hold a page. */
+int32_t rse_kv_page_holders(const rse_kv_pool *pool, int32_t page);
 /* Gives back the pages that hold no position below tokens. No effect if there are none. */
 void rse_kv_seq_truncate(rse_kv_pool *pool, rse_kv_seq *seq, int64_t tokens);
 /* Gives back everything and leaves seq zeroed. */

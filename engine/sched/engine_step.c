@@ -73,10 +73,7 @@ static rse_status check_row(const rse_engine *engine, const rse_row *row, rse_er
     if (session == NULL || session->engine != engine) {
         return rse_fail(err, RSE_ERROR_USAGE, "the row's session is not one of this engine");
     }
-    if (session->broken) {
-        return rse_fail(err, RSE_ERROR_USAGE, "session %d is broken by a step that failed; reset it",
-                        session->slot);
-    }
+    RSE_TRY(rse_session_usable(session, err));
     if (row->count < 0) {
         return rse_fail(err, RSE_ERROR_USAGE, "the row has %d tokens; 0 is the least", row->count);
     }
