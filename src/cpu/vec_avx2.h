@@ -39,6 +39,7 @@ static inline void v16_store(float *p, v16 a) {
     _mm256_storeu_ps(p, a.lo);
     _mm256_storeu_ps(p + 8, a.hi);
 }
+static inline void v16_store8(float *p, v16 a) { _mm256_storeu_ps(p, a.lo); }
 static inline void v16_store_n(float *p, v16 a, int n) {
     _mm256_maskstore_ps(p, v16_first8_(n), a.lo);
     _mm256_maskstore_ps(p + 8, v16_first8_(n - 8), a.hi);
@@ -178,6 +179,7 @@ static inline __m256 v16_sum8_(const v16 p[8]) {
     }
     return _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88), _mm256_shuffle_ps(b[0], b[1], 0xdd));
 }
+static inline v16 v16_sum8(const v16 p[8]) { return v16_of_(v16_sum8_(p), _mm256_setzero_ps()); }
 static inline v16 v16_sum16(const v16 p[16]) { return v16_of_(v16_sum8_(p), v16_sum8_(p + 8)); }
 
 /* Columns j .. j + 7 of rows i .. i + 7. */
