@@ -6,6 +6,9 @@ extern const bench_floor_ops bench_floor_ops_scalar;
 #ifdef RSSM_BUILD_AVX2
 extern const bench_floor_ops bench_floor_ops_avx2;
 #endif
+#ifdef RSSM_BUILD_NEON
+extern const bench_floor_ops bench_floor_ops_neon;
+#endif
 #ifdef RSSM_BUILD_AVX512
 extern const bench_floor_ops bench_floor_ops_avx512;
 #endif
@@ -22,6 +25,9 @@ rse_status bench_floors_create(rse_pool *pool, size_t bytes, bench_floors *floor
     if ((rssm_isa_available() & RSSM_ISA_AVX2) != 0) {
         floors->ops = &bench_floor_ops_avx2;
     }
+#endif
+#ifdef RSSM_BUILD_NEON
+    floors->ops = &bench_floor_ops_neon;
 #endif
 #ifdef RSSM_BUILD_AVX512
     if ((rssm_isa_available() & RSSM_ISA_AVX512) != 0) {

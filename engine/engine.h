@@ -96,7 +96,7 @@ void rse_engine_close(rse_engine *engine);
 /* Facts that do not change while the engine is open. */
 typedef struct rse_engine_info {
     const char *model_type; /* lives as long as the engine */
-    const char *isa;        /* of the arithmetic outside the recurrence: "scalar", "avx2", "avx512" */
+    const char *isa;        /* of the arithmetic outside the recurrence: "scalar", "avx2", "avx512", "neon" */
     int32_t vocab;
     int32_t hidden;
     int32_t layers;

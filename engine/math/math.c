@@ -30,6 +30,9 @@ static const struct {
 #ifdef RSSM_BUILD_AVX512
     {RSSM_ISA_AVX512, "avx512", &rse_math_ops_avx512},
 #endif
+#ifdef RSSM_BUILD_NEON
+    {RSSM_ISA_NEON, "neon", &rse_math_ops_neon},
+#endif
 };
 
 rse_status rse_math_create(uint64_t isa_mask, rse_pool *pool, rse_math **out, rse_error *err) {

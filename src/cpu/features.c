@@ -35,6 +35,10 @@ uint64_t rssm_isa_available(void) {
     }
     return isa;
 }
+#elif defined(__aarch64__)
+uint64_t rssm_isa_available(void) {
+    return RSSM_ISA_NEON; /* part of the architecture */
+}
 #else
 uint64_t rssm_isa_available(void) {
     return 0;

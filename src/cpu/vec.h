@@ -37,6 +37,9 @@
 #elif defined(RSSM_VARIANT_AVX2)
 #include "vec_avx2.h"
 #define RSSM_VARIANT avx2
+#elif defined(RSSM_VARIANT_NEON)
+#include "vec_neon.h"
+#define RSSM_VARIANT neon
 #else
 #include "vec_scalar.h"
 #define RSSM_VARIANT scalar

@@ -203,6 +203,9 @@ static int32_t variants(variant out[3]) {
         out[n++] = (variant){"avx2", rssm_scan_avx2};
     }
 #endif
+#ifdef RSSM_BUILD_NEON
+    out[n++] = (variant){"neon", rssm_scan_neon};
+#endif
 #ifdef RSSM_BUILD_AVX512
     if ((rssm_isa_available() & RSSM_ISA_AVX512) != 0) {
         out[n++] = (variant){"avx512", rssm_scan_avx512};
