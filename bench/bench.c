@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench.h"
-#include "base/subcommand.h"
 #include "commands.h"
 
 #include <stdio.h>
@@ -8,7 +7,7 @@
 
 enum { EXIT_USAGE = 2 };
 
-static const rse_subcommand table[] = {
+static const bench_subcommand table[] = {
     {"kernel", bench_kernel, "a recurrent layer: decode, flush, conventional, prefill"},
     {"auto", bench_auto, "when a window of 1 is faster than a long one"},
     {"spec", bench_spec, "drafting: verifying T tokens, memory, whole runs"},
@@ -27,6 +26,6 @@ int bench_exit(rse_status status, const rse_error *err) {
 }
 
 int rse_bench_main(int argc, char **argv) {
-    static const rse_subcommands commands = {"replayssm bench", table, ""};
-    return rse_subcommand_run(&commands, EXIT_USAGE, argc, argv);
+    static const bench_subcommands commands = {"replayssm bench", table, ""};
+    return bench_subcommand_run(&commands, EXIT_USAGE, argc, argv);
 }

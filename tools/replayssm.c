@@ -2,18 +2,16 @@
 /*
  * The replayssm command: looks up the subcommand.
  */
-#include "base/subcommand.h"
+#include "bench.h"
 #include "tool.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const rse_subcommand table[] = {
+static const bench_subcommand table[] = {
     {"run", command_run, "let a model continue a text"},
     {"eval", command_eval, "measure how well a model predicts a text"},
-#ifdef REPLAYSSM_HAVE_BENCH
     {"bench", rse_bench_main, "measure speed, or make a model of a real shape"},
-#endif
     {"inspect", command_inspect, "show a model's layers and what it takes of memory"},
     {0},
 };
@@ -28,10 +26,10 @@ static int finish(int code) {
 }
 
 int main(int argc, char **argv) {
-    static const rse_subcommands commands = {"replayssm", table, "; 'replayssm --version' tells the version"};
+    static const bench_subcommands commands = {"replayssm", table, "; 'replayssm --version' tells the version"};
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {
         printf("replayssm %s\n", rssm_version());
         return finish(EXIT_SUCCESS);
     }
-    return finish(rse_subcommand_run(&commands, EXIT_USAGE, argc, argv));
+    return finish(bench_subcommand_run(&commands, EXIT_USAGE, argc, argv));
 }

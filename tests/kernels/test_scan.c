@@ -195,22 +195,14 @@ typedef struct variant {
     rssm_scan_fn *scan;
 } variant;
 
+/* Those of this build that this machine can run. */
 static int32_t variants(variant out[3]) {
     int32_t n = 0;
-    out[n++] = (variant){"scalar", rssm_scan_scalar};
-#ifdef RSSM_BUILD_AVX2
-    if ((rssm_isa_available() & RSSM_ISA_AVX2) != 0) {
-        out[n++] = (variant){"avx2", rssm_scan_avx2};
+#define RSSM_CPU(isa, needs)                                                                                   \
+    if ((rssm_isa_available() & (needs)) == (needs)) {                                                         \
+        out[n++] = (variant){#isa, rssm_scan_##isa};                                                           \
     }
-#endif
-#ifdef RSSM_BUILD_NEON
-    out[n++] = (variant){"neon", rssm_scan_neon};
-#endif
-#ifdef RSSM_BUILD_AVX512
-    if ((rssm_isa_available() & RSSM_ISA_AVX512) != 0) {
-        out[n++] = (variant){"avx512", rssm_scan_avx512};
-    }
-#endif
+#include "kernels.def"
     return n;
 }
 

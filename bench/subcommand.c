@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/subcommand.h"
+#include "bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void usage(const rse_subcommands *commands, FILE *out) {
+static void usage(const bench_subcommands *commands, FILE *out) {
     fprintf(out, "usage: %s COMMAND [OPTION]...\n\n", commands->program);
-    for (const rse_subcommand *row = commands->table; row->name != NULL; row++) {
+    for (const bench_subcommand *row = commands->table; row->name != NULL; row++) {
         fprintf(out, "  %-12s%s\n", row->name, row->help);
     }
     fprintf(out, "\n'%s COMMAND --help' explains one%s.\n", commands->program, commands->closing);
 }
 
-int rse_subcommand_run(const rse_subcommands *commands, int mistake, int argc, char **argv) {
+int bench_subcommand_run(const bench_subcommands *commands, int mistake, int argc, char **argv) {
     if (argc < 2) {
         usage(commands, stderr);
         return mistake;
@@ -23,7 +23,7 @@ int rse_subcommand_run(const rse_subcommands *commands, int mistake, int argc, c
         usage(commands, stdout);
         return EXIT_SUCCESS;
     }
-    for (const rse_subcommand *row = commands->table; row->name != NULL; row++) {
+    for (const bench_subcommand *row = commands->table; row->name != NULL; row++) {
         if (strcmp(word, row->name) == 0) {
             return row->run(argc - 1, argv + 1);
         }
