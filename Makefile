@@ -4,7 +4,7 @@
 #   make               build the library and the command
 #   make demo          let the bundled model write, conventional and replay side by side
 #   make test          all tests: optimised, under sanitizers, checks of the tree
-#   make test-long     drafting over 64 prompts of 64 tokens and 200 rounds: a quarter of an hour
+#   make test-long     drafting over 64 prompts of 64 tokens and 200 rounds; 64-bit Arm under qemu: half an hour
 #   make bench         measure the kernels
 #   make install       PREFIX=/usr/local, DESTDIR=
 #   make cuda-compile  compile the CUDA sources for all architectures, where there is nvcc
@@ -43,6 +43,8 @@ test:
 test-long:
 	@packaging/ensure-packages.sh build test
 	@$(CONFIGURE) -DRSSM_TESTS=ON && $(BUILD) --target test_draft test_rounds
+	@packaging/ensure-packages.sh cross
+	@tests/check_processors.sh --arm64 build/arm64
 	@RSSM_TEST_LONG=1 ctest --test-dir build -R 'test_draft|test_rounds' --output-on-failure --timeout 3600
 
 bench: all
