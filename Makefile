@@ -6,6 +6,7 @@
 #   make test          all tests: optimised, under sanitizers, checks of the tree
 #   make test-long     drafting over 64 prompts of 64 tokens and 200 rounds; 64-bit Arm under qemu: half an hour
 #   make bench         measure the kernels
+#   make deb           Debian packages, looked through by lintian and compared with the last tag
 #   make install       PREFIX=/usr/local, DESTDIR=
 #   make cuda-compile  compile the CUDA sources for all architectures, where there is nvcc
 #   make test-gpu      the tests on a CUDA device
@@ -16,7 +17,7 @@
 PREFIX ?= /usr/local
 WERROR ?= OFF
 
-.PHONY: all demo test test-long test-gpu bench install cuda-compile format-check tidy clean
+.PHONY: all demo test test-long test-gpu bench deb install cuda-compile format-check tidy clean
 
 # Tests are left out until somebody asks for them, so that building takes no test framework.
 CONFIGURE = cmake --preset release -DRSSM_WERROR=$(WERROR)
@@ -49,6 +50,14 @@ test-long:
 
 bench: all
 	@build/bin/replayssm bench kernel
+
+# Debian packages, in build/deb. CPack writes scripts that call ldconfig, beside the trigger that is enough.
+deb:
+	@packaging/ensure-packages.sh build deb
+	@cmake -G Ninja -S . -B build/deb -DCMAKE_INSTALL_PREFIX=/usr -DRSSM_TESTS=OFF -DRSSM_CUDA=OFF >/dev/null
+	@cmake --build build/deb
+	@cd build/deb && cpack >/dev/null && ls *.deb && lintian --fail-on error,warning --suppress-tags maintscript-calls-ldconfig *.deb
+	@packaging/abi-diff.sh build/deb/src/libreplayssm.so
 
 install: all
 	@cmake --install build --prefix "$(PREFIX)"
