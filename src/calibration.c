@@ -104,9 +104,7 @@ rssm_status rssm_cache_set_read_calibration(rssm_cache *cache, int32_t layer, co
                          rssm_dtype_name(g->formats.copy));
     }
     rssm_read_calibration c = {0};
-    if (calibration != NULL) {
-        rssm_copy_desc(&c, sizeof c, calibration);
-    }
+    RSSM_TRY(rssm_copy_desc(cache->context, "calibration", &c, sizeof c, calibration));
     if (c.directions_count < 0 || c.directions_count > RSSM_DIRECTIONS_MAX ||
         (c.directions_count > 0 && (c.directions == NULL || c.column_weight == NULL))) {
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
