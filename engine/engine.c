@@ -4,6 +4,7 @@
  * memory that sessions share is made.
  */
 #include "engine.h"
+#include "sched/calibrate.h"
 #include "sched/internal.h"
 #include "sched/snapshot.h"
 
@@ -36,14 +37,10 @@ static rse_status check_state(rse_engine_options *options, rse_error *err) {
     if (!narrow && state->read_copy_dtype == RSSM_DTYPE_DEFAULT) {
         return RSE_OK;
     }
-    if (options->method == RSE_METHOD_SNAPSHOT) {
-        return rse_fail(err, RSE_ERROR_USAGE, "the snapshot method keeps fp32 states; checkpoint is %s and read copy %s",
-                        rssm_dtype_name(state->checkpoint_dtype), rssm_dtype_name(state->read_copy_dtype));
-    }
-    if (options->check && narrow) {
+    if (options->check && (narrow || state->read_copy_shared != 0)) {
         return rse_fail(err, RSE_ERROR_USAGE,
                         "check compares states with conventional ones bit for bit, which an f32 checkpoint has; it is %s",
-                        rssm_dtype_name(state->checkpoint_dtype));
+                        narrow ? rssm_dtype_name(state->checkpoint_dtype) : "shared with the read copy");
     }
     if (options->method == RSSM_METHOD_AUTO) {
         options->method = RSSM_METHOD_REPLAY;
@@ -81,31 +78,6 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
     return check_state(options, err);
 }
 
-/* The cheapest nvfp4 scheme that measurably pays on a layer kind without a calibration; docs/quality.md. */
-static void default_scheme(const rssm_layer_spec *spec, rssm_cache_desc *desc) {
-    desc->read_rank = 1;
-    if (spec->kind == RSSM_MAMBA2) {
-        desc->read_block = 32;
-    } else {
-        desc->read_block_axis = RSSM_BLOCK_VALUES;
-    }
-}
-
-static void set_state(const rssm_layer_spec *spec, const rse_state_options *state, rssm_cache_desc *desc) {
-    desc->checkpoint_dtype = state->checkpoint_dtype;
-    desc->checkpoint_rounding = state->checkpoint_rounding;
-    desc->read_copy_dtype = state->read_copy_dtype;
-    desc->seed = state->seed;
-    if (state->read_custom) {
-        desc->read_block_axis = state->read_block_axis;
-        desc->read_block = state->read_block;
-        desc->read_scale_search = state->read_scale_search;
-        desc->read_rank = state->read_rank;
-    } else if (state->read_copy_dtype == RSSM_DTYPE_NVFP4) {
-        default_scheme(spec, desc);
-    }
-}
-
 rse_status rse_cache_create(const rse_engine *engine, int32_t method, const rse_state_options *state,
                             rssm_cache **cache, rse_error *err) {
     const rse_engine_options *options = &engine->options;
@@ -127,7 +99,7 @@ rse_status rse_cache_create(const rse_engine *engine, int32_t method, const rse_
         .io_dtype = options->io_dtype,
     };
     if (state != NULL) {
-        set_state(&model->spec, state, &desc);
+        rse_calibration_scheme(engine, state, &desc);
     }
     return rse_library(engine->context, rssm_cache_create(engine->context, &desc, cache), err);
 }
@@ -167,6 +139,7 @@ static rse_status make_cache(rse_engine *engine, rse_error *err) {
     RSE_TRY(rse_library(engine->context,
                         rssm_cache_prepare(engine->cache, options->sessions, rse_pool_threads(engine->pool)),
                         err));
+    RSE_TRY(rse_calibration_apply(engine, &options->state, engine->cache, 0, engine->model->recurrent, err));
     return rse_cache_weights(engine, engine->cache, err);
 }
 
@@ -265,6 +238,7 @@ static void report(const rse_engine *engine) {
 
 static rse_status open_parts(rse_engine *engine, const char *directory, rse_error *err) {
     RSE_TRY(rse_model_open(directory, &engine->model, err));
+    RSE_TRY(rse_calibration_find(engine, directory, &engine->calibration, err));
     RSE_TRY(rse_pool_create(engine->options.threads, &engine->pool, err));
     RSE_TRY(rse_math_create(engine->options.isa_mask, engine->pool, &engine->math, err));
     RSE_TRY(make_cache(engine, err));
@@ -323,6 +297,7 @@ void rse_engine_close(rse_engine *engine) {
     rssm_context_destroy(engine->context);
     rse_math_destroy(engine->math);
     rse_pool_destroy(engine->pool);
+    rse_calibration_close(engine->calibration);
     rse_model_close(engine->model);
     free(engine);
 }

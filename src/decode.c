@@ -131,6 +131,10 @@ static rssm_status prepare_call(layer_call *c, rssm_cache *cache, int32_t layer,
                          (int)layer);
     }
     RSSM_TRY(rssm_batch_check(cache, batch, &c->batch));
+    if (cache->constants[layer].watched.second_moment != NULL && c->batch.rows > 1) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "batch.rows is %d; reads of layer %d are watched, in steps of 1 row",
+                         (int)c->batch.rows, (int)layer);
+    }
     RSSM_TRY(rssm_cache_check_memory(cache));
     rssm_copy_desc(&c->inputs, sizeof c->inputs, inputs);
     rssm_copy_desc(&c->out, sizeof c->out, out);

@@ -39,6 +39,7 @@ typedef struct rse_step_arrays {
 struct rse_engine {
     rse_engine_options options; /* defaults filled in */
     rse_model *model;
+    struct rse_calibration *calibration; /* of its nvfp4 copies, or NULL */
     rse_pool *pool;
     rse_math *math;
     rssm_context *context;

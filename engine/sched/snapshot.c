@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sched/snapshot.h"
+#include "sched/calibrate.h"
 
 #include <stdlib.h>
 
@@ -32,11 +33,13 @@ static rse_status make_cache(rse_snapshots *s, const rse_block *block, rse_error
                             .step_tokens = 1,
                             .method = RSSM_METHOD_CONVENTIONAL,
                             .io_dtype = options->io_dtype};
+    rse_calibration_scheme(engine, &options->state, &desc);
     rssm_cache **cache = &s->caches[block->mixer.index];
     RSE_TRY(rse_library(engine->context, rssm_cache_create(engine->context, &desc, cache), err));
     RSE_TRY(rse_library(engine->context, rssm_cache_allocate(*cache), err));
     rssm_status status = rssm_cache_prepare(*cache, 2 * options->sessions + 1, rse_pool_threads(engine->pool));
     RSE_TRY(rse_library(engine->context, status, err));
+    RSE_TRY(rse_calibration_apply(engine, &options->state, *cache, block->mixer.index, 1, err));
     return rse_library(engine->context, rssm_cache_set_weights(*cache, 0, &block->mixer.constants), err);
 }
 
@@ -207,6 +210,10 @@ rssm_status rse_snapshots_run(void *user, const rse_step *step, int32_t mixer, c
 }
 
 /* ---- Questions ---------------------------------------------------------------------------------------- */
+
+rssm_cache *rse_snapshots_cache(const rse_snapshots *s, int32_t layer) {
+    return s->caches[layer];
+}
 
 int64_t rse_snapshots_bytes(const rse_snapshots *s, int32_t part) {
     rssm_part_info info = {0};

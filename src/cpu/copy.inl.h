@@ -13,7 +13,7 @@
 #ifndef RSSM_COPY_INL_H
 #define RSSM_COPY_INL_H
 
-#include "cpu/state.inl.h"
+#include "cpu/codes.inl.h"
 
 static const float ones[RSSM_HEAD_DIM_MAX] = {
 #define ONES_ 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f
@@ -206,6 +206,7 @@ typedef struct nvfp4_tile {
     float *x;       /* [padded_k][16] */
     float *scale;   /* [padded_k][16]: s g of each element */
     float *codes;   /* [padded_k][16], the bits of a float each: transposed as such */
+    const uint16_t (*drawn)[RSSM_HEAD_DIM_MAX]; /* [16] random bits of a shared copy, or NULL: to nearest */
 } nvfp4_tile;
 
 /* Scales of the blocks of a tile: `width` columns of one row each; to scales [row][block]. */
@@ -256,8 +257,9 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
     float s[RSSM_DIRECTIONS_MAX][16] = {{0}};
     for (int32_t c = 0; c < padded; c++) {
         const float *restrict scale = t->scale + (int64_t)c * 16, *restrict from = t->x + (int64_t)c * 16;
-        float *restrict codes = t->codes + (int64_t)c * 16;
+        float *restrict to = t->codes + (int64_t)c * 16;
         float wish[16], off[16];
+        uint32_t code[16];
         RSSM_LANES
         for (int l = 0; l < 16; l++) {
             wish[l] = from[l];
@@ -271,10 +273,16 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
         }
         RSSM_LANES
         for (int l = 0; l < 16; l++) {
-            const float inverse = scale[l] > 0.0f ? 1.0f / scale[l] : 0.0f;
-            const uint32_t code = rssm_e2m1_of_f32(wish[l] * inverse);
-            codes[l] = rssm_f32_of_bits(code);
-            off[l] = rssm_f32_of_e2m1(code) * scale[l] - from[l];
+            wish[l] *= scale[l] > 0.0f ? 1.0f / scale[l] : 0.0f;
+            code[l] = rssm_e2m1_of_f32(wish[l]);
+        }
+        for (int l = 0; t->drawn != NULL && l < 16; l++) {
+            code[l] = rssm_e2m1_stochastic(wish[l], t->drawn[l][c]);
+        }
+        RSSM_LANES
+        for (int l = 0; l < 16; l++) {
+            to[l] = rssm_f32_of_bits(code[l]);
+            off[l] = rssm_f32_of_e2m1(code[l]) * scale[l] - from[l];
         }
         for (int32_t r = 0; r < rank; r++) {
             const float v = cal->spread[((int64_t)hv * rank + r) * padded + c];
@@ -287,12 +295,12 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
 }
 
 /* Columns c and c + 16 to a byte, rows `stride` apart. */
-static void pack_tile(const rssm_geometry *geo, const float *codes, int32_t rows, uint8_t *to, int64_t stride) {
+static void pack_tile(const rssm_geometry *geo, const float *from, int32_t rows, uint8_t *to, int64_t stride) {
     float both[16][16], turned[16][16];
     for (int32_t c = 0; c < geo->padded_k; c += 32) {
         const uint32_t mask = c + 16 < geo->padded_k ? 0xfu : 0; /* a last block by itself */
         for (int32_t k = 0; k < 16; k++) {
-            const float *low = codes + (int64_t)(c + k) * 16, *high = mask != 0 ? low + 256 : low;
+            const float *low = from + (int64_t)(c + k) * 16, *high = mask != 0 ? low + 256 : low;
             RSSM_LANES
             for (int l = 0; l < 16; l++) {
                 both[k][l] = rssm_f32_of_bits(rssm_bits_of_f32(low[l]) | (rssm_bits_of_f32(high[l]) & mask) << 4);
@@ -349,13 +357,20 @@ static void encode_nvfp4(const rssm_geometry *geo, const rssm_constants *constan
     }
     const float largest = largest_of(X, (int64_t)geo->d_v * padded);
     tail[0] = largest < RSSM_SCALED_LEAST ? 0.0f : largest / (6.0f * 448.0f);
+    const rssm_stream stream = head_stream(geo, constants, state, hv, state->position);
+    const bool draws = f->shared && f->stochastic;
+    uint16_t drawn[16][RSSM_HEAD_DIM_MAX];
     for (int32_t first = 0; first < geo->d_v; first += 16) {
         const int32_t rows = geo->d_v - first < 16 ? geo->d_v - first : 16;
+        for (int32_t i = 0; draws && i < 16; i++) {
+            draw_row(&stream, (uint32_t)(first + i), padded, drawn[i]);
+        }
         const nvfp4_tile t = {.X = X + (int64_t)first * padded,
                               .special = any ? special + (int64_t)first * padded : NULL,
                               .x = scratch + geo->scratch.tile,
                               .scale = scratch + geo->scratch.tile_scale,
-                              .codes = scratch + geo->scratch.tile_codes};
+                              .codes = scratch + geo->scratch.tile_codes,
+                              .drawn = draws ? (const uint16_t (*)[RSSM_HEAD_DIM_MAX])drawn : NULL};
         for (int32_t c = 0; c < padded; c += 16) {
             v16_transpose(t.x + c * 16, 16, t.X + c, padded);
         }
@@ -371,20 +386,34 @@ static void encode_nvfp4(const rssm_geometry *geo, const rssm_constants *constan
 
 /* ---- A head's copy -------------------------------------------------------------------------------------- */
 
+/* The checkpoint, f32, becomes what its copy holds. */
+static void take_over_copy(const rssm_geometry *geo, const rssm_constants *constants, const rssm_state *state, int32_t hv,
+                           float *scratch) {
+    const float *inverse = constants->read.inverse != NULL ? constants->read.inverse + (int64_t)hv * geo->padded_k : NULL;
+    const codes k = copy_codes(geo, state, hv, scratch);
+    float *x = scratch + geo->scratch.tile;
+    for (int32_t i = 0; i < geo->d_v; i++) {
+        load_codes(geo, &k, inverse, i, x);
+        memcpy(checkpoint_row(geo, state, hv, i), x, (size_t)geo->d_k * sizeof *x);
+    }
+}
+
 /* Makes the read copy of a head's checkpoint, if the cache has one. */
 static void build_copy(const rssm_geometry *geo, const rssm_constants *constants, const rssm_state *state, int32_t hv,
                        float *scratch) {
     if (state->copy == NULL) {
         return;
     }
+    float *x = scratch + geo->scratch.tile;
     if (geo->formats.copy == RSSM_DTYPE_NVFP4) {
         encode_nvfp4(geo, constants, state, hv, scratch);
-        return;
     }
-    float *x = scratch + geo->scratch.tile;
-    for (int32_t i = 0; i < geo->d_v; i++) {
+    for (int32_t i = 0; geo->formats.copy != RSSM_DTYPE_NVFP4 && i < geo->d_v; i++) {
         load_rows(geo, state, hv, i, 1, x, geo->padded_k);
         copy_row(geo, state, (int64_t)hv * geo->d_v + i, x);
+    }
+    if (geo->formats.shared) {
+        take_over_copy(geo, constants, state, hv, scratch);
     }
 }
 

@@ -226,6 +226,31 @@ static void aim_ahead(ahead *a, const rssm_geometry *geo, const rssm_row *row, i
 
 /* ---- A unit ------------------------------------------------------------------------------------------- */
 
+/* Adds a head's reads to what the caller watches. */
+static void watch_reads(const rssm_geometry *geo, const rssm_constants *constants, int32_t hv, const head_job *job) {
+    const rssm_read_statistics *sums = &constants->watched;
+    const int64_t d_k = geo->d_k;
+    if (sums->second_moment == NULL) {
+        return;
+    }
+    for (int32_t t = 0; t < job->queries; t++) {
+        const float *r = job->r + (int64_t)t * geo->padded_k;
+        for (int64_t i = 0; i < d_k; i++) {
+            for (int64_t c = 0; c < d_k; c++) {
+                sums->second_moment[(hv * d_k + i) * d_k + c] += (double)r[i] * (double)r[c];
+            }
+        }
+    }
+    for (int64_t i = 0; i < geo->d_v; i++) {
+        for (int64_t c = 0; c < d_k; c++) {
+            const double x = (double)job->state[i * d_k + c];
+            sums->column_squares[hv * d_k + c] += x * x;
+        }
+    }
+    sums->reads[hv] += job->queries;
+    sums->states[hv]++;
+}
+
 /* Folds and reads one value head. `n` records are in the window, the first row->fold of them to be folded. */
 static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *scratch, float *y, ahead *next) {
     const rssm_geometry *geo = s->call->geometry;
@@ -262,6 +287,7 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
                     .next = next};
     if (geo->formats.checkpoint == RSSM_DTYPE_F32 && geo->formats.copy == RSSM_DTYPE_DEFAULT) {
         run_head(&job);
+        watch_reads(geo, s->call->constants, hv, &job);
     } else {
         run_narrow(geo, s->call->constants, &row->state, hv, &job, r, scratch);
     }
