@@ -141,72 +141,97 @@ RSSM_INLINE void load_record(record *r, const window *w, int vector_decay, int32
     }
 }
 
-/* The delta rule over all records: per record one sweep over the tile that finishes the record before (x += u k), decays
-   by this one and takes its dot product; u then follows for all rows at once. */
-RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, const window *w, ahead *next) {
-    float u[16] = {0};
-    v16 p[16];
-    record now, last;
-    for (int i = t->lanes; i < 16; i++) {
-        p[i] = v16_zero();
+/* One record's sweep over 8 rows: finishes the record before (x += u k), decays by this one and takes its dot product.
+   From row i of `from` to row i of `to`; before: NULL for the first record, as 0 * key + x would turn -0 into 0. */
+RSSM_INLINE v16 sweep_row(const float *from, float *to, const record *now, const record *before, float u, int nb,
+                          int tail) {
+    v16 sum = v16_zero(), ui = v16_set1(u);
+    RSSM_UNROLL
+    for (int b = 0; b < nb; b++) {
+        v16 x = load_block(from, b, nb, tail);
+        x = before != NULL ? updated(x, ui, before->key[b]) : x;
+        x = decayed(x, now->alpha[b]);
+        v16_store(to + 16 * b, x);
+        sum = v16_fma(x, now->key[b], sum);
     }
+    return sum;
+}
+
+/* The delta rule over all records: per record one sweep over the tile, then u for all rows. The halves of the tile take
+   turns, so that one is swept while the other waits for its sums and its u. Between the first sweep and the last, rows
+   stay side by side in scratch: in the state they lie a multiple of 4 KiB apart, where loads wait for each other's
+   stores. */
+RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, const window *w, ahead *next) {
+    _Alignas(64) float rows[16 * RSSM_HEAD_DIM_MAX], u[16] = {0}, v[16];
+    const int ld = 16 * nb;
+    record now, last;
+    int32_t due = w->n; /* 16 rows are asked for per tile, spread over the records */
     load_record(&last, w, vector_decay, 0, nb);
     for (int32_t j = 0; j < w->n; j++) {
+        v16 p[8];
         load_record(&now, w, vector_decay, j, nb);
-        for (int i = 0; i < t->lanes; i++) {
-            float *row = t->row[i];
-            v16 sum = v16_zero(), ui = v16_set1(u[i]);
-            if ((i + j) % w->n == 0) { /* 16 rows per tile, spread over the records */
-                ask_row(next, nb);
+        v16_store(v, tile_values(t, w->value[j], w->bf16));
+        for (int half = 0; half < t->lanes; half += 8) {
+            for (int i = 0; i < 8; i++) {
+                const int row = half + i;
+                if (--due == 0) {
+                    due = w->n;
+                    ask_row(next, nb);
+                }
+                if (row >= t->lanes) {
+                    p[i] = v16_zero();
+                } else if (j == 0) {
+                    p[i] = sweep_row(t->row[row], rows + row * ld, &now, NULL, 0.0f, nb, tail);
+                } else {
+                    p[i] = sweep_row(rows + row * ld, rows + row * ld, &now, &last, u[row], nb, 16);
+                }
             }
-            RSSM_UNROLL
-            for (int b = 0; b < nb; b++) {
-                v16 x = load_block(row, b, nb, tail);
-                x = j > 0 ? updated(x, ui, last.key[b]) : x; /* 0 * key + x would turn -0 into 0 */
-                x = decayed(x, now.alpha[b]);
-                store_block(row, x, b, nb, tail);
-                sum = v16_fma(x, now.key[b], sum);
-            }
-            p[i] = sum;
+            v16 dot = v16_sum8(p);
+            v16_store8(u + half, v16_mul(v16_set1(w->beta[j]), v16_sub(v16_load_n(v + half, 8), dot)));
         }
-        v16 v = tile_values(t, w->value[j], w->bf16);
-        v16_store(u, v16_mul(v16_set1(w->beta[j]), v16_sub(v, v16_sum16(p))));
         last = now;
     }
     for (int i = 0; i < t->lanes; i++) {
         RSSM_UNROLL
         for (int b = 0; b < nb; b++) {
-            v16 x = updated(load_block(t->row[i], b, nb, tail), v16_set1(u[i]), last.key[b]);
+            v16 x = updated(v16_load(rows + i * ld + 16 * b), v16_set1(u[i]), last.key[b]);
             store_block(t->row[i], x, b, nb, tail);
         }
     }
 }
 
-/* Without the delta rule u is known beforehand, so a row stays in registers over all records. */
+/* Without the delta rule u is known beforehand, so rows stay in registers over all records, two at a time: a single one
+   would wait for itself. */
 RSSM_INLINE void fold_plain(const tile *t, int nb, int tail, int vector_decay, const window *w, ahead *next) {
     float u[RSSM_ROWS_MAX][16];
     for (int32_t j = 0; j < w->n; j++) {
         v16_store(u[j], v16_mul(v16_set1(w->beta[j]), tile_values(t, w->value[j], w->bf16)));
     }
-    for (int i = 0; i < t->lanes; i++) {
-        float *row = t->row[i];
-        v16 x[RSSM_HEAD_DIM_MAX / 16];
+    for (int i = 0; i < t->lanes; i += 2) {
+        const int other = i + 1 < t->lanes ? i + 1 : i; /* a last row without a neighbour is done twice, from one load */
+        float *row = t->row[i], *pair = t->row[other];
+        v16 x[RSSM_HEAD_DIM_MAX / 16], y[RSSM_HEAD_DIM_MAX / 16];
+        ask_row(next, nb);
         ask_row(next, nb);
         RSSM_UNROLL
         for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
             x[b] = b < nb ? load_block(row, b, nb, tail) : v16_zero();
+            y[b] = b < nb ? load_block(pair, b, nb, tail) : v16_zero();
         }
         for (int32_t j = 0; j < w->n; j++) {
             const float *key = w->key + (int64_t)j * w->padded_k;
-            v16 uj = v16_set1(u[j][i]);
+            v16 ux = v16_set1(u[j][i]), uy = v16_set1(u[j][other]);
             RSSM_UNROLL
             for (int b = 0; b < nb; b++) {
-                x[b] = updated(decayed(x[b], alpha_of(w, vector_decay, j, b)), uj, v16_load(key + 16 * b));
+                v16 alpha = alpha_of(w, vector_decay, j, b), k = v16_load(key + 16 * b);
+                x[b] = updated(decayed(x[b], alpha), ux, k);
+                y[b] = updated(decayed(y[b], alpha), uy, k);
             }
         }
         RSSM_UNROLL
         for (int b = 0; b < nb; b++) {
             store_block(row, x[b], b, nb, tail);
+            store_block(pair, y[b], b, nb, tail);
         }
     }
 }

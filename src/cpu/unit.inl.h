@@ -16,11 +16,19 @@ static inline int lanes_left(int d, int block) {
 }
 
 static inline v16 load_io(const void *p, int64_t i, int bf16, int n) {
+    if (n == 16) {
+        return bf16 ? v16_load_bf16((const uint16_t *)p + i) : v16_load((const float *)p + i);
+    }
     return bf16 ? v16_load_bf16_n((const uint16_t *)p + i, n) : v16_load_n((const float *)p + i, n);
 }
 
+/* Whole vectors are told apart, as loads of what a masked store wrote wait until it has left the core. */
 static inline void store_io(void *p, int64_t i, v16 x, int bf16, int n) {
-    if (bf16) {
+    if (bf16 && n == 16) {
+        v16_store_bf16((uint16_t *)p + i, x);
+    } else if (n == 16) {
+        v16_store((float *)p + i, x);
+    } else if (bf16) {
         v16_store_bf16_n((uint16_t *)p + i, x, n);
     } else {
         v16_store_n((float *)p + i, x, n);

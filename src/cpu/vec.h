@@ -6,6 +6,7 @@
  *
  *   v16                    16 floats                     m16   a mask of 16 bits
  *   zero set1 load store   load_n store_n touch only the first n lanes (0..16); the others read as zero
+ *   store8                 the first 8 lanes, by a store that later loads of its parts need not wait for
  *   load_bf16[_n] store_bf16[_n]                         store rounds to nearest even and keeps NaN
  *   load_f16[_n] load_i8[_n]                             exact
  *   load_e4m3_256th[_n]    E4M3 / 256; the NaN codes read as +-480 / 256, which no number has
@@ -15,7 +16,7 @@
  *   ldexp(x, n)            x * 2^n for integral n, subnormal results and overflow included
  *   lt(a,b) -> m16         select(m,a,b): a where m is set
  *   sum                    over the lanes by the fixed tree: lanes 8 apart, then 4, 2, 1
- *   sum16(p)               lane i of the result is sum(p[i]), bit for bit
+ *   sum16(p)               lane i of the result is sum(p[i]), bit for bit; sum8(p) of 8, in the first 8 lanes
  *   transpose(to, from)    to[j][i] = from[i][j] for a block of 16 x 16 floats; row strides in floats
  *   flush_subnormals       from here on subnormal numbers may count as zero; returns what restore_subnormals takes back.
  *                          Decaying numbers run through that range on their way to zero, where some processors take
