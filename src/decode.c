@@ -350,7 +350,7 @@ static void run_piece(void *arg, int64_t piece) {
             now.row.ahead = NULL;
             if (more && next.live) {
                 now.row.ahead_unit = (int32_t)(next.at % units);
-                now.row.ahead = next.row.state.checkpoint;
+                now.row.ahead = next.row.state.copy != NULL ? next.row.state.copy : next.row.state.checkpoint;
                 fetch_unit(c, &next.row, now.row.ahead_unit);
             }
             cache->kernels->decode_unit(&c->call, &now.row, unit, scratch);

@@ -52,29 +52,43 @@ static void copy_row(const rssm_geometry *geo, const rssm_state *state, int64_t 
 
 /* ---- The low-rank part of a head ------------------------------------------------------------------------ */
 
-static float plain_dot(const float *x, const float *y, int32_t padded) {
-    float sum[16] = {0};
-    for (int32_t c = 0; c < padded; c += 16) {
-        RSSM_LANES
-        for (int l = 0; l < 16; l++) {
-            sum[l] += x[c + l] * y[c + l];
-        }
-    }
-    for (int half = 8; half > 0; half /= 2) {
-        for (int l = 0; l < half; l++) {
-            sum[l] += sum[l + half];
-        }
-    }
-    return sum[0];
-}
-
+/* The largest magnitude of n numbers, n a multiple of 16; none of them is a NaN. */
 static float largest_of(const float *x, int64_t n) {
-    float largest = 0.0f;
-    for (int64_t i = 0; i < n; i++) {
-        const float a = rssm_f32_of_bits(rssm_bits_of_f32(x[i]) & 0x7fffffffu);
-        largest = a > largest ? a : largest;
+    float lanes[16], largest = 0.0f;
+    v16 most = v16_zero();
+    for (int64_t i = 0; i < n; i += 16) {
+        most = v16_max(v16_abs(v16_load(x + i)), most);
+    }
+    v16_store(lanes, most);
+    for (int l = 0; l < 16; l++) {
+        largest = lanes[l] > largest ? lanes[l] : largest;
     }
     return largest;
+}
+
+/* The sum of the products of two padded rows, rounded after each operation. */
+static float plain_dot(const float *x, const float *y, int32_t padded) {
+    v16 sum = v16_zero();
+    for (int32_t c = 0; c < padded; c += 16) {
+        sum = v16_add(v16_mul(v16_load(x + c), v16_load(y + c)), sum);
+    }
+    return v16_sum(sum);
+}
+
+/* a[i] = X[i] . b for 16 rows. */
+static v16 plain_dots(const float *X, const float *b, int32_t padded) {
+    v16 sum[16];
+    for (int i = 0; i < 16; i++) {
+        sum[i] = v16_zero();
+    }
+    for (int32_t c = 0; c < padded; c += 16) {
+        const v16 y = v16_load(b + c);
+        RSSM_UNROLL
+        for (int i = 0; i < 16; i++) {
+            sum[i] = v16_add(v16_mul(v16_load(X + (int64_t)i * padded + c), y), sum[i]);
+        }
+    }
+    return v16_sum16(sum);
 }
 
 /* Rounds x to E4M3 with one scale, which it returns, codes to `to`. */
@@ -87,10 +101,27 @@ static float round_factor(float *x, int32_t n, uint8_t *to) {
     return scale;
 }
 
-/* The direction that a few power steps find, from the row with the largest element. */
+/* b = X^T X b, of 16 rows at a time; rows beyond the head's are zero. */
+static void power_step(const float *X, int32_t rows, int32_t padded, float *b) {
+    float next[RSSM_HEAD_DIM_MAX] = {0}, a[16];
+    for (int32_t first = 0; first < rows; first += 16, X += (int64_t)16 * padded) {
+        v16_store(a, plain_dots(X, b, padded));
+        for (int32_t c = 0; c < padded; c += 16) {
+            v16 sum = v16_load(next + c);
+            RSSM_UNROLL
+            for (int i = 0; i < 16; i++) {
+                sum = v16_add(v16_mul(v16_set1(a[i]), v16_load(X + (int64_t)i * padded + c)), sum);
+            }
+            v16_store(next + c, sum);
+        }
+    }
+    memcpy(b, next, (size_t)padded * sizeof *b);
+}
+
+/* The direction that a few power steps find, from the row with the largest element; its largest element is 1. */
 static void power_steps(const float *X, int32_t rows, int32_t padded, float *b) {
     enum { STEPS = 4 };
-    float next[RSSM_HEAD_DIM_MAX], most = -1.0f;
+    float most = -1.0f;
     for (int32_t i = 0; i < rows; i++) {
         const float largest = largest_of(X + (int64_t)i * padded, padded);
         if (largest > most) {
@@ -99,21 +130,14 @@ static void power_steps(const float *X, int32_t rows, int32_t padded, float *b) 
         }
     }
     for (int step = 0; step <= STEPS; step++) {
-        const float largest = largest_of(b, padded), inverse = largest > 0.0f ? 1.0f / largest : 0.0f;
-        for (int32_t c = 0; c < padded; c++) {
-            b[c] *= inverse;
+        const float largest = largest_of(b, padded);
+        const v16 inverse = v16_set1(largest > 0.0f ? 1.0f / largest : 0.0f);
+        for (int32_t c = 0; c < padded; c += 16) {
+            v16_store(b + c, v16_mul(v16_load(b + c), inverse));
         }
-        if (step == STEPS) {
-            return;
+        if (step < STEPS) {
+            power_step(X, rows, padded, b);
         }
-        memset(next, 0, sizeof next);
-        for (int32_t i = 0; i < rows; i++) {
-            const float *x = X + (int64_t)i * padded, a = plain_dot(x, b, padded);
-            for (int32_t c = 0; c < padded; c++) {
-                next[c] += a * x[c];
-            }
-        }
-        memcpy(b, next, (size_t)padded * sizeof *b);
     }
 }
 
@@ -130,13 +154,15 @@ static void take_rank(const rssm_geometry *geo, float *X, float largest, uint8_t
     power_steps(X, rows, padded, b);
     scale[1] = round_factor(b, padded, to + geo->padded_v);
     const float norm = plain_dot(b, b, padded);
-    for (int32_t i = 0; i < rows; i++) {
-        a[i] = norm > 0.0f ? plain_dot(X + (int64_t)i * padded, b, padded) / norm : 0.0f;
+    const v16 inverse = v16_set1(norm > 0.0f ? 1.0f / norm : 0.0f);
+    for (int32_t first = 0; first < rows; first += 16) {
+        v16_store(a + first, v16_mul(plain_dots(X + (int64_t)first * padded, b, padded), inverse));
     }
-    scale[0] = round_factor(a, rows, to);
+    scale[0] = round_factor(a, geo->padded_v, to);
     for (int32_t i = 0; i < rows; i++) {
-        for (int32_t c = 0; c < padded; c++) {
-            X[(int64_t)i * padded + c] -= a[i] * b[c];
+        float *x = X + (int64_t)i * padded;
+        for (int32_t c = 0; c < padded; c += 16) {
+            v16_store(x + c, v16_sub(v16_load(x + c), v16_mul(v16_set1(a[i]), v16_load(b + c))));
         }
     }
 }

@@ -142,7 +142,7 @@ typedef struct rssm_row {
     int32_t token;  /* index of its first token in the inputs */
     const int8_t *parents; /* [tokens] of a tree: the token before each on its path, -1 the history's last; NULL: a chain */
     /* The unit that comes next, of this or another row, so that its state can be asked for early; NULL: none. */
-    const char *ahead;   /* checkpoint of its row */
+    const char *ahead;   /* what its row's reads come from: the copy, or else the checkpoint */
     int32_t ahead_unit;
 } rssm_row;
 

@@ -45,6 +45,7 @@ RSSM_INLINE void read_codes_head(const codes *k, int format, int nb, int tail, c
     }
     for (int i = 0; i < 16; i++) {
         const char *row = k->row + i * k->row_bytes;
+        ask_row(job->next, nb);
         for (int t = 0; t < tiles; t++, row += 16 * k->row_bytes) {
             const float *scale = format >= CODE_NVFP4_16 ? block_scales(k, format, 16 * t + i) : NULL;
             v16 sum = v16_zero();
