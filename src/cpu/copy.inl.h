@@ -26,9 +26,10 @@ static float encode_i8(const float *x, int32_t n, int8_t *to) {
     const float largest = row_largest(x, n, &special);
     const bool zero = special || largest < RSSM_SCALED_LEAST;
     const float factor = zero ? 0.0f : 127.0f / largest;
-    for (int32_t c = 0; c < n; c++) {
-        const float y = special ? 0.0f : scaled(x[c], factor);
-        to[c] = (int8_t)(int32_t)(y + 0x1.8p23f - 0x1.8p23f); /* to the nearest integer, ties to even */
+    for (int32_t c = 0; c < n; c += 16) { /* with a factor of 0 subnormal numbers, and all of a special row, are zero */
+        const int left = n - c < 16 ? n - c : 16;
+        const v16 y = zero ? v16_zero() : v16_mul(v16_load_n(x + c, left), v16_set1(factor));
+        v16_store_i8_n(to + c, y, left);
     }
     return special ? rssm_f32_of_bits(0x7fc00000u) : zero ? 0.0f : largest / 127.0f;
 }
@@ -54,16 +55,11 @@ static void copy_row(const rssm_geometry *geo, const rssm_state *state, int64_t 
 
 /* The largest magnitude of n numbers, n a multiple of 16; none of them is a NaN. */
 static float largest_of(const float *x, int64_t n) {
-    float lanes[16], largest = 0.0f;
     v16 most = v16_zero();
     for (int64_t i = 0; i < n; i += 16) {
         most = v16_max(v16_abs(v16_load(x + i)), most);
     }
-    v16_store(lanes, most);
-    for (int l = 0; l < 16; l++) {
-        largest = lanes[l] > largest ? lanes[l] : largest;
-    }
-    return largest;
+    return largest_lane(most);
 }
 
 /* The sum of the products of two padded rows, rounded after each operation. */
