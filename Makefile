@@ -6,6 +6,7 @@
 #   make test          all tests: optimised, under sanitizers, checks of the tree
 #   make test-long     drafting over 64 prompts of 64 tokens and 200 rounds: a quarter of an hour
 #   make bench         measure the kernels
+#   make study         narrow states over a long text: make study TEXT=FILE [STUDY=FOLDER]; hours
 #   make install       PREFIX=/usr/local, DESTDIR=
 #   make cuda-compile  compile the CUDA sources for all architectures, where there is nvcc
 #   make test-gpu      the tests on a CUDA device
@@ -16,7 +17,7 @@
 PREFIX ?= /usr/local
 WERROR ?= OFF
 
-.PHONY: all demo test test-long test-gpu bench install cuda-compile format-check tidy clean
+.PHONY: all demo test test-long test-gpu bench study install cuda-compile format-check tidy clean
 
 # Tests are left out until somebody asks for them, so that building takes no test framework.
 CONFIGURE = cmake --preset release -DRSSM_WERROR=$(WERROR)
@@ -47,6 +48,10 @@ test-long:
 
 bench: all
 	@build/bin/replayssm bench kernel
+
+study: all
+	@test -n "$(TEXT)" || { echo "make study reads a long text: make study TEXT=FILE" >&2; exit 2; }
+	@tools/study.sh build/bin/replayssm "$(TEXT)" $(or $(STUDY),study)
 
 install: all
 	@cmake --install build --prefix "$(PREFIX)"

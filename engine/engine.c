@@ -99,7 +99,7 @@ rse_status rse_cache_create(const rse_engine *engine, int32_t method, const rse_
         .io_dtype = options->io_dtype,
     };
     if (state != NULL) {
-        rse_calibration_scheme(engine, state, &desc);
+        rse_calibration_scheme(engine->calibration != NULL, state, &desc);
     }
     return rse_library(engine->context, rssm_cache_create(engine->context, &desc, cache), err);
 }

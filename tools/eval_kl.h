@@ -30,6 +30,8 @@ typedef struct subject {
 /* Reads "NAME=KEY:VALUE,...". */
 rse_status subject_parse(subject *s, const char *text, rse_error *err);
 
+/* Writes a field of a CSV file, between quotes where it needs them. */
+void csv_put(FILE *file, const char *text);
 /* Subject 0 is what the others are compared with. */
 rse_status subjects_print(const subject *subjects, int32_t count, rse_error *err);
 rse_status subjects_write_csv(const subject *subjects, int32_t count, const char *path, rse_error *err);

@@ -54,7 +54,7 @@ rse_status subjects_print(const subject *subjects, int32_t count, rse_error *err
 }
 
 /* A field of a CSV file, between quotes where it needs them. */
-static void put_quoted(FILE *file, const char *text) {
+void csv_put(FILE *file, const char *text) {
     const bool plain = strpbrk(text, ",\"\r\n") == NULL;
     if (!plain) {
         putc('"', file);
@@ -79,7 +79,7 @@ rse_status subjects_write_csv(const subject *subjects, int32_t count, const char
     for (int32_t i = 1; i < count; i++) {
         for (int32_t b = 0; b < BUCKETS && subjects[i].bucket[b].tokens > 0; b++) {
             const sum *s = &subjects[i].bucket[b];
-            put_quoted(file, subjects[i].name);
+            csv_put(file, subjects[i].name);
             fprintf(file, ",%lld,%lld,%.6g,%.6g,%.6g,%.6g\n", (long long)bucket_first(b), (long long)s->tokens,
                     s->kl / (double)s->tokens, (double)s->same / (double)s->tokens,
                     relative(s->output_error, s->output_size), relative(s->state_error, s->state_size));

@@ -21,6 +21,7 @@ int command_run(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int eval_kl(int argc, char **argv); /* eval.c calls these */
 int eval_calibrate(int argc, char **argv);
+int eval_drift(int argc, char **argv);
 int command_inspect(int argc, char **argv);
 int rse_bench_main(int argc, char **argv); /* bench/ */
 

@@ -129,7 +129,7 @@ static void default_scheme(bool calibrated, rssm_cache_desc *desc) {
     desc->read_block = values ? 16 : 32;
 }
 
-void rse_calibration_scheme(const rse_engine *engine, const rse_state_options *state, rssm_cache_desc *desc) {
+void rse_calibration_scheme(bool calibrated, const rse_state_options *state, rssm_cache_desc *desc) {
     desc->checkpoint_dtype = state->checkpoint_dtype;
     desc->checkpoint_rounding = state->checkpoint_rounding;
     desc->read_copy_dtype = state->read_copy_dtype;
@@ -142,7 +142,7 @@ void rse_calibration_scheme(const rse_engine *engine, const rse_state_options *s
         desc->read_rank = state->read_rank;
         desc->read_diffusion = state->read_diffusion;
     } else if (state->read_copy_dtype == RSSM_DTYPE_NVFP4) {
-        default_scheme(engine->calibration != NULL, desc);
+        default_scheme(calibrated, desc);
     }
 }
 

@@ -25,8 +25,8 @@ rse_status rse_calibration_find(const rse_engine *engine, const char *directory,
                                 rse_error *err);
 void rse_calibration_close(rse_calibration *calibration); /* NULL is fine */
 
-/* How the states of a cache are stored: the engine's options, or the scheme that suits its layers. */
-void rse_calibration_scheme(const rse_engine *engine, const rse_state_options *state, rssm_cache_desc *desc);
+/* How the states of a cache are stored: the options as they are, or the scheme that suits its layers. */
+void rse_calibration_scheme(bool calibrated, const rse_state_options *state, rssm_cache_desc *desc);
 /* Hands the calibration of recurrent layers first, first + 1, ... to the layers of a cache that was made with this state,
    if there is any and it is for it. */
 rse_status rse_calibration_apply(const rse_engine *engine, const rse_state_options *state, rssm_cache *cache, int32_t first,

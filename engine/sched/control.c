@@ -41,7 +41,7 @@ static rse_status make_cache(const rse_engine *engine, const rse_state_options *
                             .window = window,
                             .step_tokens = 1,
                             .io_dtype = engine->options.io_dtype};
-    rse_calibration_scheme(engine, state, &desc);
+    rse_calibration_scheme(engine->calibration != NULL, state, &desc);
     RSE_TRY(rse_library(engine->context, rssm_cache_create(engine->context, &desc, cache), err));
     return rse_library(engine->context, rssm_cache_allocate(*cache), err);
 }

@@ -33,7 +33,7 @@ static rse_status make_cache(rse_snapshots *s, const rse_block *block, rse_error
                             .step_tokens = 1,
                             .method = RSSM_METHOD_CONVENTIONAL,
                             .io_dtype = options->io_dtype};
-    rse_calibration_scheme(engine, &options->state, &desc);
+    rse_calibration_scheme(engine->calibration != NULL, &options->state, &desc);
     rssm_cache **cache = &s->caches[block->mixer.index];
     RSE_TRY(rse_library(engine->context, rssm_cache_create(engine->context, &desc, cache), err));
     RSE_TRY(rse_library(engine->context, rssm_cache_allocate(*cache), err));
