@@ -82,15 +82,11 @@ rse_status rse_cache_create(const rse_engine *engine, int32_t method, const rse_
                             rssm_cache **cache, rse_error *err) {
     const rse_engine_options *options = &engine->options;
     const rse_model *model = engine->model;
-    int32_t first = 0;
-    while (model->block[first].kind != RSE_BLOCK_MIXER) {
-        first++;
-    }
     rssm_cache_desc desc = {
         .struct_size = sizeof desc,
         .spec = &model->spec,
         .layers = model->recurrent,
-        .first_layer = model->block[first].layer,
+        .first_layer = engine->first_layer,
         .slots = options->sessions,
         .window = options->window,
         .step_tokens = method == RSSM_METHOD_CONVENTIONAL ? 1 : options->step_tokens,
@@ -130,6 +126,9 @@ static rse_status make_cache(rse_engine *engine, rse_error *err) {
     RSE_TRY(rse_library(NULL, rssm_context_create(&desc, &engine->context), err));
     if (engine->model->recurrent == 0) {
         return RSE_OK;
+    }
+    for (int32_t i = engine->model->blocks - 1; i >= 0; i--) {
+        engine->first_layer = engine->model->block[i].kind == RSE_BLOCK_MIXER ? engine->model->block[i].layer : engine->first_layer;
     }
     if (options->method == RSE_METHOD_SNAPSHOT) {
         return rse_snapshots_create(engine, &engine->snapshots, err);

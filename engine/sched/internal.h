@@ -43,6 +43,7 @@ struct rse_engine {
     rse_pool *pool;
     rse_math *math;
     rssm_context *context;
+    int32_t first_layer;      /* of the model's layers, the first that is recurrent */
     rssm_cache *cache;        /* NULL for a model without recurrent layers, and with snapshots */
     rse_snapshots *snapshots; /* of the method of that name */
     rse_kv_pool *kv;

@@ -27,7 +27,7 @@ static rse_status make_cache(rse_snapshots *s, const rse_block *block, rse_error
     rssm_cache_desc desc = {.struct_size = sizeof desc,
                             .spec = &engine->model->spec,
                             .layers = 1,
-                            .first_layer = block->layer,
+                            .first_layer = engine->first_layer + block->mixer.index, /* numbered as in one cache for all */
                             .slots = options->sessions + kept,
                             .window = 1,
                             .step_tokens = 1,
