@@ -31,9 +31,8 @@ static void set_default(int32_t *field, int32_t value) {
 
 /* What state formats do not go with. */
 static rse_status check_state(rse_engine_options *options, rse_error *err) {
-    rse_state_options *state = &options->state;
-    set_default(&state->checkpoint_dtype, RSSM_DTYPE_F32);
-    const bool narrow = state->checkpoint_dtype != RSSM_DTYPE_F32;
+    const rse_state_options *state = &options->state;
+    const bool narrow = state->checkpoint_dtype > RSSM_DTYPE_F32;
     if (!narrow && state->read_copy_dtype == RSSM_DTYPE_DEFAULT) {
         return RSE_OK;
     }
@@ -235,8 +234,17 @@ static void report(const rse_engine *engine) {
     engine->options.log(engine->options.log_user, RSSM_LOG_INFO, line);
 }
 
+/* The format of the states: what the options say, or else the model's configuration, or else fp32. */
+static rse_status resolve_state(rse_engine *engine, rse_error *err) {
+    rse_state_options *state = &engine->options.state;
+    set_default(&state->checkpoint_dtype, engine->model->config.state_dtype);
+    set_default(&state->checkpoint_dtype, RSSM_DTYPE_F32);
+    return check_state(&engine->options, err);
+}
+
 static rse_status open_parts(rse_engine *engine, const char *directory, rse_error *err) {
     RSE_TRY(rse_model_open(directory, &engine->model, err));
+    RSE_TRY(resolve_state(engine, err));
     RSE_TRY(rse_calibration_find(engine, directory, &engine->calibration, err));
     RSE_TRY(rse_pool_create(engine->options.threads, &engine->pool, err));
     RSE_TRY(rse_math_create(engine->options.isa_mask, engine->pool, &engine->math, err));
@@ -400,7 +408,7 @@ rse_status rse_engine_count(const rse_engine *engine, rse_engine_counters *count
     rssm_cache_info info = {.struct_size = sizeof info};
     RSE_TRY(rse_library(engine->context, rssm_cache_status(engine->cache, &info), err));
     *counters =
-        (rse_engine_counters){info.bytes_read, info.bytes_written, info.flushes, info.window, info.kernel};
+        (rse_engine_counters){info.bytes_read, info.bytes_written, info.flushes, info.overflows, info.window, info.kernel};
     return RSE_OK;
 }
 

@@ -49,7 +49,7 @@ enum { RSE_METHOD_SNAPSHOT = 3 };
 
 /* Formats of the recurrent states; zeros: fp32, no read copy. The fields are those of rssm_cache_desc. */
 typedef struct rse_state_options {
-    int32_t checkpoint_dtype;
+    int32_t checkpoint_dtype; /* 0: what the model's configuration says, or fp32 */
     int32_t checkpoint_rounding;
     int32_t read_copy_dtype;
     int32_t read_copy_shared;
@@ -147,6 +147,7 @@ typedef struct rse_engine_counters {
     int64_t bytes_read; /* states and records, by formula; rssm_cache_info says of what */
     int64_t bytes_written;
     int64_t flushes;
+    int64_t overflows;  /* numbers that an f16 or bf16 checkpoint could not hold, and that are infinite now */
     int32_t window;     /* effective one of the last step; 1: conventional traffic */
     const char *kernel; /* decode variant in use; static storage */
 } rse_engine_counters;

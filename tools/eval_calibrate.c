@@ -55,6 +55,7 @@ static rse_status calibrate(settings *set, workspace *work, rse_ids *ids, rse_er
         return rse_fail(err, RSE_ERROR_USAGE, "there is nowhere to write to: give -o FILE");
     }
     set->method = RSSM_METHOD_REPLAY;
+    set->checkpoint = RSSM_DTYPE_F32;
     const int32_t most = set->window < RSSM_STEP_TOKENS_MAX ? (int32_t)set->window : RSSM_STEP_TOKENS_MAX;
     int32_t step = most;
     while (set->window % step != 0) { /* steps do not cross flush boundaries */

@@ -62,6 +62,7 @@ static rse_status open_subject(subject *s, const char *directory, rse_error *err
     s->options.step_tokens = s->step;
     if (s->control) {
         s->options.state = (rse_state_options){
+            .checkpoint_dtype = RSSM_DTYPE_F32,
             .calibration = scheme.calibration,
             .read_calibrated = scheme.read_copy_dtype == RSSM_DTYPE_NVFP4 && (!scheme.read_custom || scheme.read_calibrated)};
     }
@@ -254,6 +255,7 @@ static rse_status measure(const settings *set, workspace *work, subject *subject
     for (int32_t i = 0; i < count; i++) {
         subjects[i].options = (rse_engine_options){
             .threads = (int32_t)set->threads, .log = set->verbose ? workspace_log : NULL};
+        subjects[i].options.state.checkpoint_dtype = RSSM_DTYPE_F32;
         subjects[i].options.state.calibration = set->calibration;
         if (i == 0) {
             subjects[i].options.method = RSSM_METHOD_CONVENTIONAL;

@@ -112,7 +112,18 @@ rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_to
     return open_tokenizer(work, err);
 }
 
+/* What a narrow checkpoint could not hold is said once, at the end. */
+static void report_overflows(const workspace *work) {
+    rse_engine_counters counters;
+    rse_error ignored = {0};
+    if (work->engine != NULL && rse_engine_count(work->engine, &counters, &ignored) == RSE_OK && counters.overflows > 0) {
+        fprintf(stderr, "replayssm: %" PRId64 " numbers of the states were beyond the checkpoint's format, and are infinite\n",
+                counters.overflows);
+    }
+}
+
 void workspace_close(workspace *work) {
+    report_overflows(work);
     rse_tokenizer_free(work->tokenizer);
     rse_engine_close(work->engine);
     free(work->directory);

@@ -232,6 +232,7 @@ rse_status rse_snapshots_count(const rse_snapshots *s, rse_engine_counters *coun
         counters->bytes_read += info.bytes_read;
         counters->bytes_written += info.bytes_written;
         counters->flushes += info.flushes;
+        counters->overflows += info.overflows;
         counters->kernel = info.kernel;
     }
     return RSE_OK;
