@@ -23,7 +23,6 @@ int eval_kl(int argc, char **argv); /* eval.c calls these */
 int eval_calibrate(int argc, char **argv);
 int eval_drift(int argc, char **argv);
 int command_inspect(int argc, char **argv);
-int rse_bench_main(int argc, char **argv); /* bench/ */
 
 /* Prints the sentence and returns the exit code that belongs to its status. */
 int report_error(const rse_error *err);

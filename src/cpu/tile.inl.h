@@ -238,34 +238,49 @@ RSSM_INLINE void fold_plain(const tile *t, int nb, int tail, int vector_decay, c
 
 /* ---- Reading ------------------------------------------------------------------------------------------ */
 
-/* Reads a tile with `nq` queries (1, 2 or 4; a constant): out[q] lane i = row i . query q. The chain of a row and a query
-   is the same for any number of queries. */
-RSSM_INLINE void read_tile(const tile *t, int nb, int tail, const float *r, int padded_k, const int nq, v16 *out) {
-    v16 p[4][16], one[RSSM_HEAD_DIM_MAX / 16]; /* a single query stays in registers */
-    const int step = nq == 1 ? 1 : 4 / nq; /* rows at a time; with one query the rows overlap by themselves */
+/* Queries that are read together at most. */
+enum { READ_QUERIES = 8 };
+
+/* Reads a tile with `nq` queries (1, 2, 4 or 8; a constant): out[q] lane i = row i . query q. The chain of a row and a
+   query is the same for any number of queries. next: NULL, or where to ask for the rows of another tile. */
+RSSM_INLINE void read_tile(const tile *t, int nb, int tail, const float *r, int padded_k, const int nq, v16 *out,
+                           ahead *next) {
+    v16 p[READ_QUERIES][16], one[RSSM_HEAD_DIM_MAX / 16]; /* a single query stays in registers */
+    const int step = nq == 1 ? 1 : nq == 8 ? 2 : 4; /* rows at a time, so that a load of a query serves several */
     RSSM_UNROLL
     for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
         one[b] = nq == 1 && b < nb ? v16_load(r + 16 * b) : v16_zero();
     }
     for (int i = 0; i < 16; i += step) {
-        v16 acc[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
+        v16 acc[16];
+        RSSM_UNROLL
+        for (int a = 0; a < 16; a++) {
+            acc[a] = v16_zero();
+        }
+        for (int s = 0; next != NULL && s < step; s++) {
+            ask_row(next, nb);
+        }
         if (i < t->lanes) {
             RSSM_UNROLL
             for (int b = 0; b < nb; b++) {
+                v16 x[4];
+                RSSM_UNROLL
                 for (int s = 0; s < step; s++) {
-                    const float *row = t->row[i + s < t->lanes ? i + s : t->lanes - 1];
-                    v16 x = load_block(row, b, nb, tail);
-                    for (int q = 0; q < nq; q++) {
-                        v16 query = nq == 1 ? one[b] : v16_load(r + (int64_t)q * padded_k + 16 * b);
-                        acc[s * nq + q] = v16_fma(x, query, acc[s * nq + q]);
+                    x[s] = load_block(t->row[i + s < t->lanes ? i + s : t->lanes - 1], b, nb, tail);
+                }
+                RSSM_UNROLL
+                for (int q = 0; q < nq; q++) {
+                    v16 query = nq == 1 ? one[b] : v16_load(r + (int64_t)q * padded_k + 16 * b);
+                    RSSM_UNROLL
+                    for (int s = 0; s < step; s++) {
+                        acc[s * nq + q] = v16_fma(x[s], query, acc[s * nq + q]);
                     }
                 }
             }
         }
-        for (int s = 0; s < step; s++) {
-            for (int q = 0; q < nq; q++) {
-                p[q][i + s] = acc[s * nq + q];
-            }
+        RSSM_UNROLL
+        for (int a = 0; a < step * nq; a++) {
+            p[a % nq][i + a / nq] = acc[a];
         }
     }
     for (int q = 0; q < nq; q++) {
@@ -292,19 +307,29 @@ typedef struct head_job {
 RSSM_INLINE void read_queries(const head_job *job, const tile *t, int nb, int tail) {
     const int32_t padded_k = job->fold->padded_k;
     v16 dots[RSSM_STEP_TOKENS_MAX];
+    ahead *next = job->fold->n == 0 ? job->next : NULL; /* a fold has asked for the next tile */
     int32_t q = 0;
+    for (; q + 8 <= job->queries; q += 8) {
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 8, dots + q, q == 0 ? next : NULL);
+    }
     for (; q + 4 <= job->queries; q += 4) {
-        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 4, dots + q);
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 4, dots + q, q == 0 ? next : NULL);
     }
     for (; q + 2 <= job->queries; q += 2) {
-        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 2, dots + q);
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 2, dots + q, q == 0 ? next : NULL);
     }
     for (; q < job->queries; q++) {
-        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 1, dots + q);
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 1, dots + q, q == 0 ? next : NULL);
     }
     for (q = 0; q < job->queries; q++) {
         float dot[16], *y = job->y + (int64_t)q * job->padded_v;
         v16_store(dot, dots[q]);
+        if (t->lanes == 16 && t->index[1] == t->index[0] + 1) { /* rows come in pairs at least */
+            for (int i = 0; i < 16; i += 2) {
+                memcpy(y + t->index[i], dot + i, 2 * sizeof(float));
+            }
+            continue;
+        }
         for (int i = 0; i < t->lanes; i++) {
             y[t->index[i]] = dot[i];
         }
@@ -336,18 +361,46 @@ RSSM_INLINE void read_head(const head_job *job, int nb, int tail) {
     }
 }
 
-/* y = (sum over the records a query sees, newest first, of c v) + its dot products. */
+/* y = (sum over the records a query sees, newest first, of c v) + its dot products, for 16 rows and `nq` queries from
+   `first` on (a constant): each query's own path through the step, then the history, of which a value serves all. */
+RSSM_INLINE void add_block(const head_job *job, int32_t first, const int nq, int32_t row) {
+    const window *w = job->eval;
+    const int rows = job->d_v - row < 16 ? job->d_v - row : 16;
+    const float *c = job->c + (int64_t)first * job->ld_c;
+    const int32_t own = job->newest < 0 ? 0 : job->newest; /* the step's first record */
+    v16 sum[READ_QUERIES];
+    RSSM_UNROLL
+    for (int q = 0; q < nq; q++) {
+        sum[q] = v16_zero();
+        for (int32_t j = job->newest + first + q; j >= own; j = record_before(w, j)) {
+            sum[q] = v16_fma(v16_set1(c[q * job->ld_c + j]), load_io(w->value[j], row, w->bf16, rows), sum[q]);
+        }
+    }
+    for (int32_t j = job->newest - 1; j >= 0; j--) {
+        v16 value = load_io(w->value[j], row, w->bf16, rows);
+        RSSM_UNROLL
+        for (int q = 0; q < nq; q++) {
+            sum[q] = v16_fma(v16_set1(c[q * job->ld_c + j]), value, sum[q]);
+        }
+    }
+    RSSM_UNROLL
+    for (int q = 0; q < nq; q++) {
+        float *y = job->y + (int64_t)(first + q) * job->padded_v + row;
+        v16_store(y, v16_add(sum[q], v16_load(y)));
+    }
+}
+
 static void add_values(const head_job *job) {
-    for (int32_t q = 0; q < job->queries; q++) {
-        const float *c = job->c + (int64_t)q * job->ld_c;
-        float *y = job->y + (int64_t)q * job->padded_v;
-        for (int32_t row = 0; row < job->d_v; row += 16) {
-            int rows = job->d_v - row < 16 ? job->d_v - row : 16;
-            v16 sum = v16_zero();
-            for (int32_t j = job->newest + q; j >= 0; j = record_before(job->eval, j)) {
-                sum = v16_fma(v16_set1(c[j]), load_io(job->eval->value[j], row, job->eval->bf16, rows), sum);
-            }
-            v16_store(y + row, v16_add(sum, v16_load(y + row)));
+    for (int32_t row = 0; row < job->d_v; row += 16) {
+        int32_t q = 0;
+        for (; q + 8 <= job->queries; q += 8) {
+            add_block(job, q, 8, row);
+        }
+        for (; q + 4 <= job->queries; q += 4) {
+            add_block(job, q, 4, row);
+        }
+        for (; q < job->queries; q++) {
+            add_block(job, q, 1, row);
         }
     }
 }
@@ -358,7 +411,8 @@ RSSM_INLINE void head_tiles(const head_job *job, int nb, int tail, int vector_de
     if (whole) {
         read_head(job, nb, tail);
     }
-    for (int32_t i = 0; i < 16 && !whole; i++) { /* the first tile; from there on one ahead */
+    /* The first tile, if walks have not asked for it; from there on one ahead. */
+    for (int32_t i = job->next->state == job->state ? job->next->row : 16; i < 16 && !whole; i++) {
         ask_row(job->next, nb);
     }
     for (int32_t number = 0; !whole && 16 * number < job->d_v; number++) {

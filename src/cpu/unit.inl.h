@@ -253,7 +253,7 @@ static void decay_vector(const rssm_geometry *geo, const rssm_constants *constan
     for (int c = 0; c < geo->padded_k; c += 16) {
         int n = lanes_left(geo->d_k, c / 16);
         v16 a = channel_decay(geo, load_io(decay, c, bf16, n), v16_load(bias + c), A);
-        v16_store(alpha + c, n == 16 ? a : v16_select((m16)((1u << n) - 1u), a, v16_set1(1.0f)));
+        v16_store(alpha + c, n == 16 ? a : v16_select(v16_first(n), a, v16_set1(1.0f)));
     }
 }
 

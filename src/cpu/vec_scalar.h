@@ -85,6 +85,7 @@ static inline m16 v16_lt(v16 a, v16 b) {
     }
     return m;
 }
+static inline m16 v16_first(int n) { return (m16)((1u << n) - 1u); }
 static inline v16 v16_select(m16 m, v16 a, v16 b) { RSSM_LANES_((m >> i) & 1 ? a.f[i] : b.f[i]); }
 
 static inline float v16_sum(v16 a) {
