@@ -4,9 +4,9 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 
-enum { ISA_AUTO, ISA_SCALAR, ISA_AVX512 };
+enum { ISA_AUTO, ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_NEON };
 static const bench_word isas[] = {
-    {"auto", ISA_AUTO}, {"scalar", ISA_SCALAR}, {"avx512", ISA_AVX512}, {NULL, 0}};
+    {"auto", ISA_AUTO}, {"scalar", ISA_SCALAR}, {"avx2", ISA_AVX2}, {"avx512", ISA_AVX512}, {"neon", ISA_NEON}, {NULL, 0}};
 const bench_word bench_checkpoints[] = {
     {"f32", RSSM_DTYPE_F32}, {"f16", RSSM_DTYPE_F16}, {"bf16", RSSM_DTYPE_BF16}, {"f8", RSSM_DTYPE_F8}, {NULL, 0}};
 const bench_word bench_roundings[] = {
@@ -25,7 +25,7 @@ const bench_arg bench_common_table[] = {
      "threads; 0: one for each usable core"},
     {"cpu-time", BENCH_ARG_FLAG, AT(cpu_time), NULL, NULL, 0, 0, NULL,
      "one thread, and only the time it is on a core: for busy machines"},
-    {"isa", BENCH_ARG_CHOICE, AT(isa), "auto|scalar|avx512", "auto", 0, 0, isas,
+    {"isa", BENCH_ARG_CHOICE, AT(isa), "auto|scalar|avx2|avx512|neon", "auto", 0, 0, isas,
      "instruction set of the kernels"},
     {"samples", BENCH_ARG_WHOLE, AT(samples), "N", "30", 1, BENCH_SAMPLES_MAX, NULL,
      "samples of each row, at least"},
@@ -38,7 +38,8 @@ const bench_arg bench_common_table[] = {
 };
 
 rse_status bench_env_open(const bench_common *common, bench_env *env, rse_error *err) {
-    static const uint64_t masks[] = {0, RSSM_ISA_NONE, RSSM_ISA_AVX512 | RSSM_ISA_AVX512_BF16};
+    static const uint64_t masks[] = {0, RSSM_ISA_NONE, RSSM_ISA_AVX2, RSSM_ISA_AVX512 | RSSM_ISA_AVX512_BF16,
+                                     RSSM_ISA_NEON};
     *env = (bench_env){
         .common = common, .isa_mask = masks[common->isa], .pool_bytes = (size_t)common->pool_mib << 20};
     if (common->cpu_time) {

@@ -3,6 +3,12 @@
 #include "measure.h"
 
 extern const bench_floor_ops bench_floor_ops_scalar;
+#ifdef RSSM_BUILD_AVX2
+extern const bench_floor_ops bench_floor_ops_avx2;
+#endif
+#ifdef RSSM_BUILD_NEON
+extern const bench_floor_ops bench_floor_ops_neon;
+#endif
 #ifdef RSSM_BUILD_AVX512
 extern const bench_floor_ops bench_floor_ops_avx512;
 #endif
@@ -15,6 +21,14 @@ static size_t round_up(size_t bytes) {
 
 rse_status bench_floors_create(rse_pool *pool, size_t bytes, bench_floors *floors, rse_error *err) {
     *floors = (bench_floors){.pool = pool, .ops = &bench_floor_ops_scalar, .bytes = round_up(bytes)};
+#ifdef RSSM_BUILD_AVX2
+    if ((rssm_isa_available() & RSSM_ISA_AVX2) != 0) {
+        floors->ops = &bench_floor_ops_avx2;
+    }
+#endif
+#ifdef RSSM_BUILD_NEON
+    floors->ops = &bench_floor_ops_neon;
+#endif
 #ifdef RSSM_BUILD_AVX512
     if ((rssm_isa_available() & RSSM_ISA_AVX512) != 0) {
         floors->ops = &bench_floor_ops_avx512;

@@ -88,7 +88,9 @@ const char *bench_operation_name(int32_t operation) {
 
 /* The library's name of the decode kernel, with the operation's in place of "decode". */
 void bench_row_name(const bench_env *env, const bench_problem *p, int32_t operation, char *id, size_t size) {
-    const char *isa = (rssm_context_isa(env->context) & RSSM_ISA_AVX512) != 0 ? "avx512" : "scalar";
+    const uint64_t set = rssm_context_isa(env->context);
+    const char *isa = (set & RSSM_ISA_AVX512) != 0 ? "avx512" : (set & RSSM_ISA_AVX2) != 0 ? "avx2"
+                      : (set & RSSM_ISA_NEON) != 0 ? "neon" : "scalar";
     const bool plain = operation == BENCH_CONVENTIONAL, copy = !plain && p->copy != RSSM_DTYPE_DEFAULT;
     int n = snprintf(id, size, "%s_%s_%s_%s%s%s_%s/%s/B%d/T%d", bench_kind_name(p->shape->kind),
                      bench_operation_name(operation), isa, rssm_dtype_name(plain || p->checkpoint == RSSM_DTYPE_DEFAULT ? RSSM_DTYPE_F32 : p->checkpoint),

@@ -5,6 +5,7 @@
  */
 #include "engine.h"
 #include "sched/internal.h"
+#include "sched/prefix.h"
 #include "sched/snapshot.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_WINDOW = 16, DEFAULT_BATCH_TOKENS = 512, MAX_SESSIONS = 1 << 20, MAX_BATCH_TOKENS = 1 << 16 };
+enum { DEFAULT_WINDOW = 16, DEFAULT_BATCH_TOKENS = 512, DEFAULT_BLOCK = 256, MAX_BLOCK = 1 << 16, MAX_SESSIONS = 1 << 20, MAX_BATCH_TOKENS = 1 << 16 };
 
 static rse_status in_range(const char *name, int64_t value, int64_t low, int64_t high, rse_error *err) {
     if (value >= low && value <= high) {
@@ -51,6 +52,19 @@ static rse_status check_state(rse_engine_options *options, rse_error *err) {
     return RSE_OK;
 }
 
+static rse_status check_block(const rse_engine_options *options, rse_error *err) {
+    RSE_TRY(in_range("prefix_block", options->prefix_block, RSE_KV_PAGE, MAX_BLOCK, err));
+    if (options->prefix_block % RSE_KV_PAGE != 0) {
+        return rse_fail(err, RSE_ERROR_USAGE, "prefix_block is %d; it must be a multiple of %d", options->prefix_block,
+                        RSE_KV_PAGE);
+    }
+    if (options->prefix_bytes > 0 && options->method == RSE_METHOD_SNAPSHOT) {
+        return rse_fail(err, RSE_ERROR_USAGE, "prefix_bytes is %lld; the snapshot method has no prefix cache",
+                        (long long)options->prefix_bytes);
+    }
+    return RSE_OK;
+}
+
 static rse_status resolve(const rse_engine_options *given, rse_engine_options *options, rse_error *err) {
     *options = given != NULL ? *given : (rse_engine_options){0};
     set_default(&options->io_dtype, RSSM_DTYPE_F32);
@@ -58,6 +72,7 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
     set_default(&options->step_tokens, 1);
     set_default(&options->sessions, 1);
     set_default(&options->batch_tokens, DEFAULT_BATCH_TOKENS);
+    set_default(&options->prefix_block, DEFAULT_BLOCK);
     RSE_TRY(in_range("threads", options->threads, 0, RSE_POOL_MAX_THREADS, err));
     RSE_TRY(in_range("method", options->method, RSSM_METHOD_REPLAY, RSE_METHOD_SNAPSHOT, err));
     RSE_TRY(in_range("window", options->window, 1, RSSM_WINDOW_MAX, err));
@@ -66,6 +81,8 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
     RSE_TRY(in_range("sessions", options->sessions, 1, MAX_SESSIONS, err));
     RSE_TRY(in_range("batch_tokens", options->batch_tokens, 1, MAX_BATCH_TOKENS, err));
     RSE_TRY(in_range("kv_bytes", options->kv_bytes, 0, INT64_MAX, err));
+    RSE_TRY(in_range("prefix_bytes", options->prefix_bytes, 0, INT64_MAX, err));
+    RSE_TRY(check_block(options, err));
     if (options->io_dtype != RSSM_DTYPE_F32 && options->io_dtype != RSSM_DTYPE_BF16) {
         return rse_fail(err, RSE_ERROR_USAGE, "io format is %s; it must be f32 or bf16",
                         rssm_dtype_name(options->io_dtype));
@@ -274,6 +291,10 @@ static rse_status open_parts(rse_engine *engine, const char *directory, rse_erro
     if (engine->options.check && engine->cache != NULL) {
         RSE_TRY(rse_shadow_create(engine, &engine->shadow, err));
     }
+    if (engine->options.prefix_bytes > 0) {
+        RSE_TRY(rse_prefixes_create(engine, engine->options.prefix_bytes, engine->options.prefix_block,
+                                    &engine->prefixes, err));
+    }
     report(engine);
     return RSE_OK;
 }
@@ -301,10 +322,11 @@ void rse_engine_close(rse_engine *engine) {
     if (engine == NULL) {
         return;
     }
-    for (int32_t i = 0; engine->sessions != NULL && i < engine->options.sessions; i++) {
-        rse_session_close(engine->sessions[i]);
+    while (engine->first != NULL) {
+        rse_session_close(engine->first);
     }
     free(engine->sessions);
+    rse_prefixes_destroy(engine->prefixes);
     rse_step_arrays *a = &engine->arrays;
     for (int32_t i = 0; a->branches != NULL && i < engine->options.batch_tokens; i++) {
         rse_kv_seq_free(engine->kv, &a->branches[i].seq);

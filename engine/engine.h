@@ -73,6 +73,8 @@ typedef struct rse_engine_options {
     int32_t batch_tokens; /* most tokens of a step, all rows together; 0: 512 */
     int64_t kv_bytes;  /* budget of keys and values; 0: enough for all sessions at full length, but no more than
                           a quarter of the machine's memory */
+    int64_t prefix_bytes; /* budget of the prefix cache: states, and pages of keys and values that it holds; 0: none */
+    int32_t prefix_block; /* tokens between the states that it keeps of a prompt, a multiple of 16; 0: 256 */
     uint64_t isa_mask; /* as in rssm_context_desc */
     bool check;        /* run a conventional shadow of every state and compare: rse_engine_checked() */
     rssm_log_fn log;   /* what was chosen, in lines; NULL: silent */
@@ -94,7 +96,7 @@ void rse_engine_close(rse_engine *engine);
 /* Facts that do not change while the engine is open. */
 typedef struct rse_engine_info {
     const char *model_type; /* lives as long as the engine */
-    const char *isa;        /* of the arithmetic outside the recurrence: "scalar", "avx512" */
+    const char *isa;        /* of the arithmetic outside the recurrence: "scalar", "avx2", "avx512", "neon" */
     int32_t vocab;
     int32_t hidden;
     int32_t layers;
@@ -214,6 +216,37 @@ rse_status rse_session_reserve(rse_session *session, int64_t tokens, rse_error *
 rse_status rse_session_rollback(rse_session *session, int64_t position, rse_error *err);
 /* With options.check: compares the session's newest state too, flushing it. Otherwise does nothing. */
 rse_status rse_session_check(rse_session *session, rse_error *err);
+
+/*
+ * Parking moves a session out of its slot and its pages into memory of its own, so that others can have them;
+ * unparking brings it back, bit for bit, into any slot. Pending tokens are kept. A parked session can be asked for its
+ * position and ids, unparked, reset and closed; everything else is refused. RSE_ERROR_MEMORY if no slot or too few
+ * pages are free, or no memory, with nothing changed; RSE_ERROR_UNSUPPORTED for the snapshot method.
+ */
+rse_status rse_session_park(rse_session *session, rse_error *err);
+rse_status rse_session_unpark(rse_session *session, rse_error *err);
+bool rse_session_parked(const rse_session *session);
+
+/* ---- The prefix cache ---- */
+
+/*
+ * Storing puts the session's tokens with their state, keys and values into the engine's prefix cache; pending tokens
+ * are kept first. Entries that were used least recently make room; one beyond the whole budget is not stored. Without
+ * options.prefix_bytes nothing happens.
+ */
+rse_status rse_session_store(rse_session *session, rse_error *err);
+/* Makes an empty session begin with the longest entry that tokens [count] begin with; rse_session_position() tells how
+ * many that are, 0 if there is none. What follows is bit for bit what follows in a session that ran these tokens in the
+ * same steps, except with stochastic rounding, whose numbers are the storing session's up to there. */
+rse_status rse_session_recall(rse_session *session, const int32_t *tokens, int64_t count, rse_error *err);
+
+typedef struct rse_prefix_figures {
+    int64_t entries, bytes; /* now */
+    int64_t stored;         /* since the engine was opened */
+    int64_t recalled;
+    int64_t tokens; /* of those that were recalled */
+} rse_prefix_figures;
+rse_prefix_figures rse_engine_prefixes(const rse_engine *engine);
 
 /* ---- Session files ---- */
 

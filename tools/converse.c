@@ -150,6 +150,8 @@ static rse_status answer(talk *t, const char *message, rse_error *err) {
                                  .count = (int64_t)prompt.count,
                                  .max_tokens = t->set->count,
                                  .sampling = sampling_of(t->set, &t->work->info, t->seed),
+                                 .penalties = {(float)t->set->repeat_penalty, (float)t->set->presence_penalty,
+                                               (float)t->set->frequency_penalty},
                                  .token = on_token,
                                  .user = t};
         status = rse_sched_add(t->sched, &desc, &request, err);

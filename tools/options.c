@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPTIONS = 48, FIRST_LONG = 256, HELP_COLUMN = 26 };
+enum { MAX_OPTIONS = 64, FIRST_LONG = 256, HELP_COLUMN = 26 };
 
 static const option_choice methods[] = {{"auto", RSSM_METHOD_AUTO},
                                         {"replay", RSSM_METHOD_REPLAY},

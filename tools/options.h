@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SETTINGS_GIVEN = 64 };
+enum { SETTINGS_GIVEN = 96 };
 
 /* The values of an option that may be given more than once. */
 enum { TEXT_LIST_MAX = 16 };
@@ -55,6 +55,13 @@ typedef struct settings {
     bool chat;
     bool no_think;
     const char *system;
+    text_list stop;
+    double repeat_penalty, presence_penalty, frequency_penalty;
+    int64_t logprobs;
+    int64_t slots;
+    int64_t step_budget;
+    int64_t kv_memory;    /* MiB */
+    int64_t prefix_cache; /* MiB */
     /* eval */
     bool decode;
     int64_t tokens;
@@ -92,7 +99,7 @@ typedef struct option_row {
     const char *help;
 } option_row;
 
-enum { OPTION_TABLES = 6 };
+enum { OPTION_TABLES = 7 };
 
 typedef struct command_spec {
     const char *usage;                       /* "replayssm run [MODEL] ..." */

@@ -4,8 +4,9 @@
  * all of it as one JSON object.
  */
 #include "base/file.h"
-#include "tool.h"
 #include "sched/sched.h"
+#include "text/stop.h"
+#include "tool.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -45,6 +46,27 @@ static const option_row sampling_options[] = {
     {0},
 };
 
+static const option_row shaping_options[] = {
+    {"stop", 0, OPTION_TEXTS, AT(stop), "TEXT", NULL, 0, 0, NULL,
+     "end where TEXT would come, without it; can be given 16 times"},
+    {"repeat-penalty", 0, OPTION_REAL, AT(repeat_penalty), "R", "1", 0.01, 10, NULL,
+     "divides what speaks for tokens that are in the text, prompt included; 1: none"},
+    {"presence-penalty", 0, OPTION_REAL, AT(presence_penalty), "P", "0", -2, 2, NULL,
+     "taken off the logits of tokens that were generated"},
+    {"frequency-penalty", 0, OPTION_REAL, AT(frequency_penalty), "F", "0", -2, 2, NULL,
+     "taken off them for each time that they were"},
+    {"logprobs", 0, OPTION_WHOLE, AT(logprobs), "K", "0", 0, RSE_LOGPROBS_MAX, NULL,
+     "with --json: logprobs of each token and of the K likeliest; 0: none"},
+    {"slots", 0, OPTION_WHOLE, AT(slots), "N", "0", 0, 4096, NULL, "sequences at once, of the batch; 0: all"},
+    {"step-budget", 0, OPTION_WHOLE, AT(step_budget), "N", "0", 0, 65536, NULL,
+     "tokens of a step, of all sequences together; 0: 512, or one of each"},
+    {"kv-memory", 0, OPTION_WHOLE, AT(kv_memory), "MIB", "0", 0, 1 << 24, NULL,
+     "for keys and values; 0: for all sequences, up to a quarter of the memory"},
+    {"prefix-cache", 0, OPTION_WHOLE, AT(prefix_cache), "MIB", "256", 0, 1 << 24, NULL,
+     "for beginnings that sequences of a batch have in common; 0: each reads its own"},
+    {0},
+};
+
 static const option_row draft_options[] = {
     {"speculate", 0, OPTION_TEXT, AT(speculate), "KIND", "none", 0, 0, NULL,
      "draft tokens and verify several in a step, to the same text:\n"
@@ -63,16 +85,18 @@ static const option_row draft_options[] = {
 static const command_spec spec = {
     .usage = "replayssm run [MODEL] [-p TEXT | --file FILE | --ids FILE] [OPTION]...",
     .about = "Lets MODEL, a directory or the name of a bundled model (default tiny-gdn), continue a text.",
-    .tables = {run_options, options_input, sampling_options, draft_options, options_engine},
+    .tables = {run_options, options_input, sampling_options, shaping_options, draft_options, options_engine},
 };
 
 /* One of the sequences of a run. */
 typedef struct stream {
-    rse_session *session;
+    rse_session *session; /* of the one sequence; those of a batch are the scheduler's */
     rse_request *request;
     uint64_t seed;
     rse_decoder decoder;
+    rse_stop stop;
     bool print; /* as it comes */
+    rse_text fresh; /* decoded, not looked through for stop strings */
     rse_text text;
 } stream;
 
@@ -99,14 +123,40 @@ static void print_text(stream *s, size_t from) {
     }
 }
 
+/* Passes on what was decoded, up to a stop string. */
+static rse_status pass_on(stream *s, bool *found, rse_error *err) {
+    size_t before = s->text.length;
+    rse_status status = rse_stop_push(&s->stop, s->fresh.data, s->fresh.length, &s->text, found, err);
+    s->fresh.length = 0;
+    print_text(s, before);
+    return status;
+}
+
 static void on_token(void *user, rse_request *request, int32_t token) {
     stream *s = user;
-    size_t before = s->text.length;
     rse_error ignored;
-    if (s->decoder.tokenizer != NULL && rse_decoder_push(&s->decoder, token, &s->text, &ignored) != RSE_OK) {
+    bool found = false;
+    if (s->decoder.tokenizer != NULL && (rse_decoder_push(&s->decoder, token, &s->fresh, &ignored) != RSE_OK ||
+                                         pass_on(s, &found, &ignored) != RSE_OK)) {
         rse_request_abort(request); /* no memory for text */
     }
+    if (found) {
+        rse_request_stop(request);
+    }
+}
+
+/* What the decoder and the search for stop strings still hold, of a text that has ended otherwise. */
+static rse_status end_text(stream *s, rse_error *err) {
+    bool found = rse_request_state(s->request) == RSE_FINISH_STOP;
+    if (found) {
+        return RSE_OK;
+    }
+    RSE_TRY(rse_decoder_flush(&s->decoder, &s->fresh, err));
+    RSE_TRY(pass_on(s, &found, err));
+    size_t before = s->text.length;
+    RSE_TRY(found ? RSE_OK : rse_stop_flush(&s->stop, &s->text, err));
     print_text(s, before);
+    return RSE_OK;
 }
 
 /* Opens the sessions; a saved one brings the tokens that its prompt starts with. */
@@ -121,7 +171,10 @@ static rse_status open_streams(run_state *run, rse_error *err) {
         s->seed = set->seed + (uint64_t)i;
         s->print = set->batch == 1 && !set->json;
         rse_decoder_init(&s->decoder, run->work.tokenizer, false);
-        RSE_TRY(rse_session_open(run->work.engine, s->seed, &s->session, err));
+        s->stop = (rse_stop){.strings = set->stop.at, .count = set->stop.count};
+        if (set->batch == 1) {
+            RSE_TRY(rse_session_open(run->work.engine, s->seed, &s->session, err));
+        }
     }
     if (set->session == NULL || !rse_file_exists(set->session)) {
         return RSE_OK;
@@ -154,11 +207,14 @@ static rse_status start(run_state *run, rse_error *err) {
         stream *s = &run->streams[i];
         rse_request_desc desc = {
             .session = s->session,
+            .id = s->seed,
             .prompt = run->prompt.data,
             .count = (int64_t)run->prompt.count,
             .max_tokens = set->count,
             .ignore_end = set->ignore_eos,
             .sampling = sampling_of(set, &run->work.info, s->seed),
+            .penalties = {(float)set->repeat_penalty, (float)set->presence_penalty, (float)set->frequency_penalty},
+            .logprobs = (int32_t)set->logprobs,
             .token = on_token,
             .user = s,
         };
@@ -192,30 +248,29 @@ static rse_status generate(run_state *run, rse_error *err) {
             *err = *rse_request_error(s->request);
             return err->status;
         }
-        size_t before = s->text.length;
-        RSE_TRY(rse_decoder_flush(&s->decoder, &s->text, err));
-        print_text(s, before);
+        RSE_TRY(end_text(s, err));
     }
     return RSE_OK;
 }
 
-/* The checks and the saving that come after the last token. */
+/* The checks and the saving that come after the last token of a session of ours. */
 static rse_status conclude(run_state *run, rse_error *err) {
-    for (int64_t i = 0; i < run->set->batch; i++) {
-        stream *s = &run->streams[i];
-        RSE_TRY(rse_session_commit(s->session, RSE_ACCEPT_ALL, err));
-        if (run->set->check) { /* before the file that is there already is written over */
-            RSE_TRY(rse_session_check(s->session, err));
-        }
-        if (i == 0 && run->set->session != NULL) {
-            int64_t count;
-            const int32_t *tokens = rse_request_tokens(s->request, &count);
-            int32_t last = count > 0 ? tokens[count - 1] : 0;
-            rse_session_tail tail = {.ids = &last, .count = count > 0, .seed = s->seed};
-            RSE_TRY(rse_session_save(s->session, &tail, run->set->session, err));
-        }
+    const stream *s = &run->streams[0];
+    if (s->session == NULL) {
+        return RSE_OK;
     }
-    return RSE_OK;
+    RSE_TRY(rse_session_commit(s->session, RSE_ACCEPT_ALL, err));
+    if (run->set->check) { /* before the file that is there already is written over */
+        RSE_TRY(rse_session_check(s->session, err));
+    }
+    if (run->set->session == NULL) {
+        return RSE_OK;
+    }
+    int64_t count;
+    const int32_t *tokens = rse_request_tokens(s->request, &count);
+    int32_t last = count > 0 ? tokens[count - 1] : 0;
+    rse_session_tail tail = {.ids = &last, .count = count > 0, .seed = s->seed};
+    return rse_session_save(s->session, &tail, run->set->session, err);
 }
 
 static double rate(int64_t tokens, double seconds) {
@@ -231,7 +286,7 @@ static double tokens_per_round(const rse_sched_figures *figures) {
 }
 
 static const char *finish_name(int32_t state) {
-    static const char *const names[] = {"running", "end", "length", "abort", "error"};
+    static const char *const names[] = {"running", "end", "length", "abort", "error", "stop", "context"};
     return names[state];
 }
 
@@ -249,6 +304,13 @@ static void print_figures(const run_state *run, bool identical) {
            generated, rate(f.decode_tokens, f.decode_seconds), f.prompt_tokens,
            rate(f.prompt_tokens, f.prompt_seconds), method_name(info->method), info->window,
            rssm_dtype_name(info->io_dtype), per_token(f.bytes_read, &f), per_token(f.bytes_written, &f));
+    rse_prefix_figures prefixes = rse_engine_prefixes(run->work.engine);
+    if (prefixes.tokens > 0) {
+        printf("; %" PRId64 " tokens of prompts from the prefix cache", prefixes.tokens);
+    }
+    if (f.parked > 0) {
+        printf("; parked %" PRId64 " times", f.parked);
+    }
     if (run->drafts.how.drafter != NULL) {
         printf("; drafts by %s: %.2f tokens a round, %" PRId64 " of %" PRId64 " right",
                run->drafts.how.drafter->name, tokens_per_round(&f), f.accepted, f.drafted);
@@ -280,18 +342,46 @@ static void print_text_form(run_state *run, bool identical) {
     print_figures(run, identical);
 }
 
-/* All ids of a sequence: what its session has run, and the last one chosen. */
-static json_t *json_ids(const stream *s) {
-    json_t *list = json_array();
-    int64_t run = rse_session_position(s->session) + rse_session_pending(s->session);
-    const int32_t *ids = rse_session_ids(s->session);
-    for (int64_t i = 0; i < run; i++) {
+static void append_ids(json_t *list, const int32_t *ids, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
         json_array_append_new(list, json_integer(ids[i]));
     }
+}
+
+/* All ids of a sequence: what its session has run, and the last one chosen; of a batch, whose sessions are gone, the
+ * prompt and what was generated. */
+static json_t *json_ids(const run_state *run, const stream *s) {
+    json_t *list = json_array();
     int64_t count;
     const int32_t *tokens = rse_request_tokens(s->request, &count);
-    if (count > 0) {
-        json_array_append_new(list, json_integer(tokens[count - 1]));
+    if (s->session == NULL) {
+        append_ids(list, run->prompt.data, (int64_t)run->prompt.count);
+        append_ids(list, tokens, count);
+        return list;
+    }
+    append_ids(list, rse_session_ids(s->session),
+               rse_session_position(s->session) + rse_session_pending(s->session));
+    append_ids(list, tokens + (count > 0 ? count - 1 : 0), count > 0);
+    return list;
+}
+
+static json_t *json_logprob(const rse_token_logprob *of) {
+    json_t *logprob = isfinite(of->logprob) ? json_real((double)of->logprob) : json_null(); /* JSON has no infinity */
+    return json_pack("{s:i, s:o}", "id", (int)of->id, "logprob", logprob);
+}
+
+static json_t *json_logprobs(const stream *s, int32_t top) {
+    json_t *list = json_array();
+    int64_t count;
+    (void)rse_request_tokens(s->request, &count);
+    for (int64_t i = 0; i < count; i++) {
+        const rse_token_logprob *of = rse_request_logprobs(s->request, i);
+        json_t *item = json_logprob(of), *likeliest = json_array();
+        for (int32_t k = 0; k < top; k++) {
+            json_array_append_new(likeliest, json_logprob(&of[1 + k]));
+        }
+        json_object_set_new(item, "top", likeliest);
+        json_array_append_new(list, item);
     }
     return list;
 }
@@ -300,11 +390,17 @@ static json_t *json_text(const stream *s) {
     return json_stringn(s->text.data != NULL ? s->text.data : "", s->text.length);
 }
 
+static void describe_stream(json_t *object, const run_state *run, const stream *s) {
+    json_object_set_new(object, "ids", json_ids(run, s));
+    json_object_set_new(object, "text", json_text(s));
+    json_object_set_new(object, "finish", json_string(finish_name(rse_request_state(s->request))));
+    if (run->set->logprobs > 0) {
+        json_object_set_new(object, "logprobs", json_logprobs(s, (int32_t)run->set->logprobs));
+    }
+}
+
 static void describe_streams(json_t *object, const run_state *run) {
-    const stream *first = &run->streams[0];
-    json_object_set_new(object, "ids", json_ids(first));
-    json_object_set_new(object, "text", json_text(first));
-    json_object_set_new(object, "finish", json_string(finish_name(rse_request_state(first->request))));
+    describe_stream(object, run, &run->streams[0]);
     if (run->set->batch == 1) {
         return;
     }
@@ -313,9 +409,7 @@ static void describe_streams(json_t *object, const run_state *run) {
         const stream *s = &run->streams[i];
         json_t *item = json_object();
         json_object_set_new(item, "seed", json_integer((json_int_t)s->seed));
-        json_object_set_new(item, "ids", json_ids(s));
-        json_object_set_new(item, "text", json_text(s));
-        json_object_set_new(item, "finish", json_string(finish_name(rse_request_state(s->request))));
+        describe_stream(item, run, s);
         json_array_append_new(list, item);
     }
     json_object_set_new(object, "sequences", list);
@@ -328,6 +422,8 @@ static void print_json(const run_state *run, bool identical) {
     describe_streams(object, run);
     json_object_set_new(object, "tokens_per_second", json_real(rate(f.decode_tokens, f.decode_seconds)));
     json_object_set_new(object, "prompt_tokens_per_second", json_real(rate(f.prompt_tokens, f.prompt_seconds)));
+    json_object_set_new(object, "prompt_tokens_recalled", json_integer(rse_engine_prefixes(run->work.engine).tokens));
+    json_object_set_new(object, "parked", json_integer(f.parked));
     json_object_set_new(object, "method", json_string(method_name(info->method)));
     json_object_set_new(object, "window", json_integer(info->window));
     json_object_set_new(object, "io", json_string(rssm_dtype_name(info->io_dtype)));
@@ -370,6 +466,29 @@ static rse_status check_session_path(const char *path, rse_error *err) {
                                strerror(why));
 }
 
+/* Options that would do nothing are mistakes. */
+static rse_status check_effects(const settings *set, rse_error *err) {
+    static const struct {
+        size_t at;
+        const char *name, *without;
+    } rows[] = {{AT(logprobs), "logprobs", "json"}, {AT(system), "system", "chat"}, {AT(no_think), "no-think", "chat"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        bool there = rows[i].at == AT(logprobs) ? set->json : set->chat;
+        if (options_given(set, rows[i].at) && !there) {
+            return rse_fail(err, RSE_ERROR_USAGE, "--%s has no effect without --%s", rows[i].name, rows[i].without);
+        }
+    }
+    if (set->chat && set->stop.count > 0) {
+        return rse_fail(err, RSE_ERROR_USAGE, "--chat is not for --stop: an answer ends with the model's own end");
+    }
+    for (int32_t i = 0; i < set->stop.count; i++) {
+        if (set->stop.at[i][0] == '\0') {
+            return rse_fail(err, RSE_ERROR_USAGE, "--stop is empty; it must have at least 1 character");
+        }
+    }
+    return RSE_OK;
+}
+
 static rse_status run_all(run_state *run, rse_error *err) {
     const settings *set = run->set;
     if (set->session != NULL && set->batch > 1) {
@@ -379,15 +498,24 @@ static rse_status run_all(run_state *run, rse_error *err) {
         return rse_fail(err, RSE_ERROR_USAGE, "--session is not for --method snapshot, which has no session files");
     }
     RSE_TRY(check_session_path(set->session, err));
+    RSE_TRY(check_effects(set, err));
     settings resolved = *set;
+    int64_t slots = set->slots > 0 && set->slots < set->batch ? set->slots : set->batch;
+    if (set->batch == 1 || set->method == RSE_METHOD_SNAPSHOT) { /* nothing in common, or nothing to take up */
+        resolved.prefix_cache = 0;
+    }
     RSE_TRY(speculation_plan(&resolved, &run->drafts, err));
     if (set->chat && run->drafts.step_tokens > 1) {
         return rse_fail(err, RSE_ERROR_USAGE, "--chat is not for --speculate %s: a conversation is not drafted yet",
                         set->speculate);
     }
-    RSE_TRY(workspace_open(&resolved, (int32_t)set->batch, run->drafts.step_tokens, &run->work, err));
+    RSE_TRY(workspace_open(&resolved, (int32_t)slots, run->drafts.step_tokens, &run->work, err));
     if (set->chat) {
         return chat(set, &run->work, err);
+    }
+    if (set->stop.count > 0 && run->work.tokenizer == NULL) {
+        return rse_fail(err, RSE_ERROR_USAGE, "--stop is '%s'; %s has no tokenizer, and so no text", set->stop.at[0],
+                        run->work.directory);
     }
     RSE_TRY(speculation_open(&resolved, &run->work, &run->drafts, err));
     RSE_TRY(start(run, err));
@@ -421,6 +549,8 @@ int command_run(int argc, char **argv) {
     rse_sched_destroy(run.sched);
     for (int64_t i = 0; run.streams != NULL && i < set.batch; i++) {
         rse_session_close(run.streams[i].session);
+        rse_stop_free(&run.streams[i].stop);
+        rse_text_free(&run.streams[i].fresh);
         rse_text_free(&run.streams[i].text);
     }
     free(run.streams);

@@ -57,7 +57,10 @@ rse_status speculation_plan(settings *set, speculation *drafts, rse_error *err) 
         set->method = RSSM_METHOD_REPLAY;
     }
     if (drafts_nothing(set)) {
-        return RSE_OK;
+        bool draft = options_given(set, offsetof(settings, draft)), tree = options_given(set, offsetof(settings, tree));
+        return draft || tree ? rse_fail(err, RSE_ERROR_USAGE, "--%s has no effect without --speculate",
+                                        draft ? "draft" : "tree")
+                             : RSE_OK;
     }
     if (set->method == RSSM_METHOD_CONVENTIONAL) {
         return rse_fail(

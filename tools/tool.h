@@ -21,7 +21,6 @@ int command_run(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int eval_kl(int argc, char **argv); /* eval.c calls it */
 int command_inspect(int argc, char **argv);
-int rse_bench_main(int argc, char **argv); /* bench/ */
 
 /* Prints the sentence and returns the exit code that belongs to its status. */
 int report_error(const rse_error *err);

@@ -99,7 +99,11 @@ rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_to
                   .seed = set->seed},
         .sessions = sessions,
         .step_tokens = step_tokens,
-        .batch_tokens = sessions * step_tokens > BATCH_TOKENS ? sessions * step_tokens : BATCH_TOKENS,
+        .batch_tokens = set->step_budget > 0                 ? (int32_t)set->step_budget
+                        : sessions * step_tokens > BATCH_TOKENS ? sessions * step_tokens
+                                                                : BATCH_TOKENS,
+        .kv_bytes = set->kv_memory << 20,
+        .prefix_bytes = set->prefix_cache << 20,
         .check = set->check,
         .log = set->verbose ? workspace_log : NULL,
     };

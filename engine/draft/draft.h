@@ -40,18 +40,18 @@ rse_status rse_tree_grow(rse_tree *tree, rse_sampler *sampler, const rse_samplin
 /* Drops the first draft that is no token of the vocabulary, and all that come after it. */
 void rse_tree_check(rse_tree *tree, int32_t vocab);
 
-/* Gets the next token of the sequence; whether to go on. */
-typedef bool (*rse_emit_fn)(void *user, int32_t token);
+/* Chooses the token for a position from the target's logits there, and takes it; *more: whether to go on. */
+typedef rse_status (*rse_next_fn)(void *user, const float *logits, int64_t position, int32_t *token, bool *more,
+                                  rse_error *err);
 
 /*
  * Verifies a tree: logits [tree->count][vocab] are the target's at its nodes, position is the index that the
- * token after the root will have in its sequence. Emits the tokens, one at least, until the tree holds no more
- * of them or emit says no. path [*count] are the nodes whose next token was emitted: what the session keeps.
- * Stops with the sampler's error where logits are no numbers; what was emitted before stays.
+ * token after the root will have in its sequence. Has tokens taken, one at least, until the tree holds no more of
+ * them or `next` says no. path [*count] are the nodes whose next token was taken: what the session keeps. Stops with
+ * the error of `next`, as where logits are no numbers; what was taken before stays.
  */
-rse_status rse_tree_accept(const rse_tree *tree, rse_sampler *sampler, const rse_sampling *sampling,
-                           const float *logits, int32_t vocab, int64_t position, rse_emit_fn emit, void *user,
-                           int32_t *path, int32_t *count, rse_error *err);
+rse_status rse_tree_accept(const rse_tree *tree, const float *logits, int32_t vocab, int64_t position,
+                           rse_next_fn next, void *user, int32_t *path, int32_t *count, rse_error *err);
 
 /* One sequence to draft for. */
 typedef struct rse_draft_row {

@@ -138,7 +138,7 @@ static rse_status pass(mtp *m, int32_t rows, int64_t pairs, int32_t outputs, rse
 static rse_status add_pairs(mtp *m, track *t, const rse_session *session, int32_t root, int64_t count,
                             int32_t row, int64_t *pairs, rse_error *err) {
     int64_t size = m->model.config.hidden;
-    RSE_TRY(rse_kv_seq_reserve(m->pool, &t->kv, t->done + count, err));
+    RSE_TRY(rse_kv_seq_reserve(m->pool, &t->kv, t->done, t->done + count, err));
     m->rows[row] = (rse_attention_row){&t->kv, t->done, count, *pairs};
     memcpy(m->x + *pairs * size, t->waiting, (size_t)(count * size) * sizeof(float));
     for (int64_t i = 0; i < count; i++) {
@@ -205,7 +205,7 @@ static rse_status next_pass(mtp *m, rse_draft_row *rows, int32_t depth, int32_t 
         const rse_draft_row *row = &rows[active[j]];
         track *t = track_of(m, row->session);
         rse_error room = {0};
-        if (row->depth <= depth || rse_kv_seq_reserve(m->pool, &t->kv, t->done + depth, &room) != RSE_OK) {
+        if (row->depth <= depth || rse_kv_seq_reserve(m->pool, &t->kv, t->done, t->done + depth, &room) != RSE_OK) {
             continue;
         }
         memcpy(m->x + kept * size, m->out + j * size, (size_t)size * sizeof(float));

@@ -39,16 +39,15 @@ void rse_tree_check(rse_tree *tree, int32_t vocab) {
     }
 }
 
-rse_status rse_tree_accept(const rse_tree *tree, rse_sampler *sampler, const rse_sampling *sampling,
-                           const float *logits, int32_t vocab, int64_t position, rse_emit_fn emit, void *user,
-                           int32_t *path, int32_t *count, rse_error *err) {
+rse_status rse_tree_accept(const rse_tree *tree, const float *logits, int32_t vocab, int64_t position,
+                           rse_next_fn next, void *user, int32_t *path, int32_t *count, rse_error *err) {
     *count = 0;
     for (int32_t node = 0; node >= 0;) {
         int32_t token;
-        RSE_TRY(rse_sampler_next(sampler, sampling, logits + (int64_t)node * vocab, position + *count, &token,
-                                 err));
+        bool more;
+        RSE_TRY(next(user, logits + (int64_t)node * vocab, position + *count, &token, &more, err));
         path[(*count)++] = node;
-        node = emit(user, token) ? rse_tree_child(tree, node, token) : -1;
+        node = more ? rse_tree_child(tree, node, token) : -1;
     }
     return RSE_OK;
 }

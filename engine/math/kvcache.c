@@ -19,6 +19,7 @@ struct rse_kv_pool {
     int64_t head_elems; /* of one kv head's keys (or values) in a page */
     int64_t half_bytes; /* of all keys (or values) of a page in one layer */
     int32_t *free;      /* stack of page numbers */
+    int32_t *holders;   /* [pages] sequences that have a page */
     int64_t free_count;
 };
 
@@ -71,10 +72,12 @@ rse_status rse_kv_pool_create(const rse_kv_desc *desc, rse_kv_pool **out, rse_er
     }
     rse_kv_pool *pool = calloc(1, sizeof *pool);
     int32_t *stack = malloc(((size_t)desc->pages + 1) * sizeof *stack);
+    int32_t *holders = calloc((size_t)desc->pages + 1, sizeof *holders);
     char *memory = aligned_alloc(64, bytes > 0 ? (size_t)bytes : 64); /* a page's bytes are a multiple of 64 */
-    if (pool == NULL || stack == NULL || memory == NULL) {
+    if (pool == NULL || stack == NULL || holders == NULL || memory == NULL) {
         free(pool);
         free(stack);
+        free(holders);
         free(memory);
         return rse_fail(err, RSE_ERROR_MEMORY,
                         "no memory for %lld bytes of keys and values (%lld pages of %d tokens)",
@@ -85,6 +88,7 @@ rse_status rse_kv_pool_create(const rse_kv_desc *desc, rse_kv_pool **out, rse_er
     pool->head_elems = rse_kv_head_elements(desc);
     pool->half_bytes = desc->kv_heads * pool->head_elems * element_bytes(desc);
     pool->free = stack;
+    pool->holders = holders;
     pool->free_count = desc->pages;
     for (int64_t i = 0; i < desc->pages; i++) {
         stack[i] = (int32_t)(desc->pages - 1 - i); /* low numbers come off the stack first */
@@ -97,6 +101,7 @@ void rse_kv_pool_destroy(rse_kv_pool *pool) {
     if (pool != NULL) {
         free(pool->memory);
         free(pool->free);
+        free(pool->holders);
         free(pool);
     }
 }
@@ -117,27 +122,75 @@ void *rse_kv_values(const rse_kv_pool *pool, int32_t layer, int32_t page) {
     return (char *)rse_kv_keys(pool, layer, page) + pool->half_bytes;
 }
 
-rse_status rse_kv_seq_reserve(rse_kv_pool *pool, rse_kv_seq *seq, int64_t tokens, rse_error *err) {
-    int64_t need = rse_kv_pages_of(tokens) - seq->count;
-    if (need <= 0) {
+int32_t rse_kv_page_holders(const rse_kv_pool *pool, int32_t page) {
+    return pool->holders[page];
+}
+
+static rse_status list_room(rse_kv_seq *seq, int64_t count, rse_error *err) {
+    if (count <= seq->capacity) {
         return RSE_OK;
     }
-    if (need > pool->free_count) {
+    int64_t capacity = 2 * seq->capacity > count ? 2 * seq->capacity : count;
+    int32_t *pages = realloc(seq->pages, (size_t)capacity * sizeof *pages);
+    if (pages == NULL) {
+        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a list of %lld pages", (long long)capacity);
+    }
+    seq->pages = pages;
+    seq->capacity = capacity;
+    return RSE_OK;
+}
+
+static int32_t take_page(rse_kv_pool *pool) {
+    int32_t page = pool->free[--pool->free_count];
+    pool->holders[page] = 1;
+    return page;
+}
+
+static void drop_page(rse_kv_pool *pool, int32_t page) {
+    if (--pool->holders[page] == 0) {
+        pool->free[pool->free_count++] = page;
+    }
+}
+
+static void copy_page(rse_kv_pool *pool, int32_t from, int32_t to) {
+    for (int32_t layer = 0; layer < pool->desc.layers; layer++) {
+        memcpy(rse_kv_keys(pool, layer, to), rse_kv_keys(pool, layer, from), 2 * (size_t)pool->half_bytes);
+    }
+}
+
+static int64_t at_least_0(int64_t n) {
+    return n > 0 ? n : 0;
+}
+
+int64_t rse_kv_seq_wants(const rse_kv_pool *pool, const rse_kv_seq *seq, int64_t start, int64_t tokens) {
+    int64_t wants = at_least_0(rse_kv_pages_of(tokens) - seq->count);
+    for (int64_t i = start / RSE_KV_PAGE; i < seq->count && i * RSE_KV_PAGE < tokens; i++) {
+        wants += pool->holders[seq->pages[i]] > 1;
+    }
+    return wants;
+}
+
+rse_status rse_kv_seq_reserve(rse_kv_pool *pool, rse_kv_seq *seq, int64_t start, int64_t tokens, rse_error *err) {
+    int64_t wants = rse_kv_seq_wants(pool, seq, start, tokens);
+    if (wants == 0) {
+        return RSE_OK;
+    }
+    if (wants > pool->free_count) {
         return rse_fail(err, RSE_ERROR_MEMORY,
-                        "%lld pages of keys and values are needed for %lld tokens; %lld are free",
-                        (long long)need, (long long)tokens, (long long)pool->free_count);
+                        "%lld pages of keys and values are needed for %lld tokens; %lld are free", (long long)wants,
+                        (long long)tokens, (long long)pool->free_count);
     }
-    if (seq->count + need > seq->capacity) {
-        int64_t capacity = 2 * seq->capacity > seq->count + need ? 2 * seq->capacity : seq->count + need;
-        int32_t *pages = realloc(seq->pages, (size_t)capacity * sizeof *pages);
-        if (pages == NULL) {
-            return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a list of %lld pages", (long long)capacity);
+    RSE_TRY(list_room(seq, rse_kv_pages_of(tokens), err));
+    for (int64_t i = start / RSE_KV_PAGE; i < seq->count && i * RSE_KV_PAGE < tokens; i++) {
+        int32_t shared = seq->pages[i];
+        if (pool->holders[shared] > 1) { /* others read it: what is written from here on is for this sequence alone */
+            seq->pages[i] = take_page(pool);
+            copy_page(pool, shared, seq->pages[i]);
+            drop_page(pool, shared);
         }
-        seq->pages = pages;
-        seq->capacity = capacity;
     }
-    while (need-- > 0) {
-        seq->pages[seq->count++] = pool->free[--pool->free_count];
+    while (seq->count < rse_kv_pages_of(tokens)) {
+        seq->pages[seq->count++] = take_page(pool);
     }
     return RSE_OK;
 }
@@ -145,7 +198,7 @@ rse_status rse_kv_seq_reserve(rse_kv_pool *pool, rse_kv_seq *seq, int64_t tokens
 void rse_kv_seq_truncate(rse_kv_pool *pool, rse_kv_seq *seq, int64_t tokens) {
     int64_t keep = rse_kv_pages_of(tokens);
     while (seq->count > keep) {
-        pool->free[pool->free_count++] = seq->pages[--seq->count];
+        drop_page(pool, seq->pages[--seq->count]);
     }
 }
 
@@ -155,16 +208,38 @@ void rse_kv_seq_free(rse_kv_pool *pool, rse_kv_seq *seq) {
     *seq = (rse_kv_seq){0};
 }
 
-rse_status rse_kv_seq_copy(rse_kv_pool *pool, const rse_kv_seq *src, int64_t tokens, rse_kv_seq *dst,
-                           rse_error *err) {
-    RSE_TRY(rse_kv_seq_reserve(pool, dst, tokens, err));
-    for (int32_t layer = 0; layer < pool->desc.layers; layer++) {
-        for (int64_t i = 0; i < rse_kv_pages_of(tokens); i++) {
-            memcpy(rse_kv_keys(pool, layer, dst->pages[i]), rse_kv_keys(pool, layer, src->pages[i]),
-                   2 * (size_t)pool->half_bytes);
-        }
+rse_status rse_kv_seq_share(rse_kv_pool *pool, const rse_kv_seq *src, int64_t tokens, rse_kv_seq *dst,
+                            rse_error *err) {
+    RSE_TRY(list_room(dst, rse_kv_pages_of(tokens), err));
+    for (dst->count = 0; dst->count < rse_kv_pages_of(tokens); dst->count++) {
+        int32_t page = src->pages[dst->count];
+        pool->holders[page]++;
+        dst->pages[dst->count] = page;
     }
     return RSE_OK;
+}
+
+int64_t rse_kv_pack_bytes(const rse_kv_pool *pool, int64_t tokens) {
+    return rse_kv_pages_of(tokens) * rse_kv_page_bytes(&pool->desc);
+}
+
+/* Both ways between pages and memory. */
+static void move_pages(const rse_kv_pool *pool, const rse_kv_seq *seq, int64_t tokens, char *packed, bool pack) {
+    size_t bytes = 2 * (size_t)pool->half_bytes;
+    for (int64_t i = 0; i < rse_kv_pages_of(tokens); i++) {
+        for (int32_t layer = 0; layer < pool->desc.layers; layer++, packed += bytes) {
+            void *page = rse_kv_keys(pool, layer, seq->pages[i]);
+            memcpy(pack ? packed : page, pack ? page : packed, bytes);
+        }
+    }
+}
+
+void rse_kv_pack(const rse_kv_pool *pool, const rse_kv_seq *seq, int64_t tokens, void *packed) {
+    move_pages(pool, seq, tokens, packed, true);
+}
+
+void rse_kv_unpack(rse_kv_pool *pool, const rse_kv_seq *seq, int64_t tokens, const void *packed) {
+    move_pages(pool, seq, tokens, (char *)(uintptr_t)packed, false);
 }
 
 static void put(void *base, int64_t i, float x, bool bf16) {
@@ -250,19 +325,12 @@ void rse_kv_move(rse_kv_pool *pool, const rse_kv_seq *seq, int64_t from, int64_t
 rse_status rse_kv_branch_open(rse_kv_pool *pool, const rse_kv_seq *trunk, int64_t start, int64_t tokens,
                               rse_kv_seq *branch, rse_error *err) {
     int64_t shared = start / RSE_KV_PAGE;
-    if (shared > branch->capacity) {
-        int32_t *pages = realloc(branch->pages, (size_t)shared * sizeof *pages);
-        if (pages == NULL) {
-            return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a list of %lld pages", (long long)shared);
-        }
-        branch->pages = pages;
-        branch->capacity = shared;
-    }
+    RSE_TRY(list_room(branch, shared, err));
     for (int64_t i = 0; i < shared; i++) {
         branch->pages[i] = trunk->pages[i];
     }
     branch->count = shared;
-    rse_status status = rse_kv_seq_reserve(pool, branch, start + tokens, err);
+    rse_status status = rse_kv_seq_reserve(pool, branch, shared * RSE_KV_PAGE, start + tokens, err);
     branch->count = status == RSE_OK ? branch->count : 0;
     return status;
 }

@@ -3,7 +3,8 @@
  * Keys and values of attention layers, in pages of RSE_KV_PAGE tokens. A pool owns the memory of all layers; a
  * sequence owns a list of pages, the same page numbers in every layer. Position p of a sequence lives in its
  * page p / RSE_KV_PAGE. Rolling back is cutting the list; what a page held beyond the sequence's end is never
- * read.
+ * read. Sequences with a common beginning may hold the same pages; one that goes on within such a page gets a copy of
+ * its own first.
  *
  * Within a page, keys are [kv head][head_dim][RSE_KV_PAGE] and values [kv head][RSE_KV_PAGE][head_dim]: both
  * halves of attention then run over lanes without a sum across them. Element type f32 or bf16.
@@ -51,17 +52,29 @@ int64_t rse_kv_head_elements(const rse_kv_desc *desc);
 int64_t rse_kv_pages_of(int64_t tokens);
 
 /*
- * Takes pages until positions 0 .. tokens - 1 can be stored. RSE_ERROR_MEMORY, naming the pages asked for and
- * left, when the pool is exhausted; nothing has changed then.
+ * Takes pages until positions start .. tokens - 1 can be written: those that are missing, and copies of those from
+ * start on that other sequences hold too. RSE_ERROR_MEMORY, naming the pages asked for and left, when the pool is
+ * exhausted; nothing has changed then.
  */
-rse_status rse_kv_seq_reserve(rse_kv_pool *pool, rse_kv_seq *seq, int64_t tokens, rse_error *err);
+rse_status rse_kv_seq_reserve(rse_kv_pool *pool, rse_kv_seq *seq, int64_t start, int64_t tokens, rse_error *err);
+/* How many pages that would take. */
+int64_t rse_kv_seq_wants(const rse_kv_pool *pool, const rse_kv_seq *seq, int64_t start, int64_t tokens);
+/* How many sequences hold a page. */
+int32_t rse_kv_page_holders(const rse_kv_pool *pool, int32_t page);
 /* Gives back the pages that hold no position below tokens. No effect if there are none. */
 void rse_kv_seq_truncate(rse_kv_pool *pool, rse_kv_seq *seq, int64_t tokens);
 /* Gives back everything and leaves seq zeroed. */
 void rse_kv_seq_free(rse_kv_pool *pool, rse_kv_seq *seq);
-/* Makes dst, an empty sequence, a copy of src's first `tokens` positions (src must hold them) in all layers. */
-rse_status rse_kv_seq_copy(rse_kv_pool *pool, const rse_kv_seq *src, int64_t tokens, rse_kv_seq *dst,
-                           rse_error *err);
+/* Makes dst, an empty sequence, hold the pages of src's first `tokens` positions (src must hold them) with it. A page
+ * goes back to the pool when the last sequence that holds it drops it. */
+rse_status rse_kv_seq_share(rse_kv_pool *pool, const rse_kv_seq *src, int64_t tokens, rse_kv_seq *dst,
+                            rse_error *err);
+
+/* The first `tokens` positions of a sequence in memory outside the pool, as they are, and back into pages that were
+ * reserved. */
+int64_t rse_kv_pack_bytes(const rse_kv_pool *pool, int64_t tokens);
+void rse_kv_pack(const rse_kv_pool *pool, const rse_kv_seq *seq, int64_t tokens, void *packed);
+void rse_kv_unpack(rse_kv_pool *pool, const rse_kv_seq *seq, int64_t tokens, const void *packed);
 
 /*
  * Reads or writes `tokens` positions from `start` of one layer; they must be reserved. k and v are f32

@@ -24,8 +24,14 @@ static const struct {
     const rse_math_ops *ops;
 } variants[] = {
     {0, "scalar", &rse_math_ops_scalar},
+#ifdef RSSM_BUILD_AVX2
+    {RSSM_ISA_AVX2, "avx2", &rse_math_ops_avx2},
+#endif
 #ifdef RSSM_BUILD_AVX512
     {RSSM_ISA_AVX512, "avx512", &rse_math_ops_avx512},
+#endif
+#ifdef RSSM_BUILD_NEON
+    {RSSM_ISA_NEON, "neon", &rse_math_ops_neon},
 #endif
 };
 

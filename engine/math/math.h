@@ -27,7 +27,7 @@ typedef struct rse_math rse_math;
  */
 rse_status rse_math_create(uint64_t isa_mask, rse_pool *pool, rse_math **math, rse_error *err);
 void rse_math_destroy(rse_math *math);
-/* "scalar", "avx512": the variant in use. Static storage. */
+/* "scalar", "avx2", "avx512", "neon": the variant in use. Static storage. */
 const char *rse_math_isa(const rse_math *math);
 rse_pool *rse_math_pool(const rse_math *math);
 

@@ -95,7 +95,9 @@ typedef struct rse_math_ops {
 } rse_math_ops;
 
 extern const rse_math_ops rse_math_ops_scalar;
+extern const rse_math_ops rse_math_ops_avx2;
 extern const rse_math_ops rse_math_ops_avx512;
+extern const rse_math_ops rse_math_ops_neon;
 
 const rse_math_ops *rse_math_table(const rse_math *math);
 

@@ -207,6 +207,25 @@ rse_status rse_sampler_distribution(rse_sampler *s, const rse_sampling *sampling
     return RSE_OK;
 }
 
+void rse_sampler_logprobs(rse_sampler *s, const float *logits, int32_t id, int32_t top, rse_token_logprob *list) {
+    float max = logits[0];
+    for (int64_t i = 1; i < s->vocab; i++) {
+        max = logits[i] > max ? logits[i] : max;
+    }
+    double total = 0.0;
+    for (int64_t i = 0; i < s->vocab; i++) {
+        total += exp((double)logits[i] - (double)max);
+    }
+    double log_total = (double)max + log(total);
+    list[0] = (rse_token_logprob){id, (float)((double)logits[id] - log_total)};
+    if (top > 0) {
+        select_top(s, logits, top);
+    }
+    for (int32_t i = 0; i < top; i++) {
+        list[1 + i] = (rse_token_logprob){s->list[i].id, (float)((double)s->list[i].prob - log_total)};
+    }
+}
+
 /* A block of the generator: the numbers of two neighbouring tokens. */
 static philox4x32_ctr_t numbers_of(uint64_t seed, int64_t position, int32_t pair) {
     philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};

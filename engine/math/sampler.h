@@ -55,6 +55,16 @@ void rse_sampler_destroy(rse_sampler *sampler);
 rse_status rse_sampler_distribution(rse_sampler *sampler, const rse_sampling *sampling, const float *logits,
                                     const rse_token_prob **list, int64_t *count, rse_error *err);
 
+typedef struct rse_token_logprob {
+    int32_t id;
+    float logprob; /* natural; of the distribution that the logits stand for, before temperature and filters */
+} rse_token_logprob;
+
+/* list [1 + top]: of the token `id`, then of the `top` likeliest, the largest first; 0 <= top <= vocab. Logits as in
+ * rse_sampler_distribution(), which must have taken them. */
+void rse_sampler_logprobs(rse_sampler *sampler, const float *logits, int32_t id, int32_t top,
+                          rse_token_logprob *list);
+
 /* The random number of a token at a position, > 0, exponentially distributed with mean 1. */
 double rse_sampling_number(uint64_t seed, int64_t position, int32_t id);
 

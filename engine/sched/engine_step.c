@@ -73,10 +73,7 @@ static rse_status check_row(const rse_engine *engine, const rse_row *row, rse_er
     if (session == NULL || session->engine != engine) {
         return rse_fail(err, RSE_ERROR_USAGE, "the row's session is not one of this engine");
     }
-    if (session->broken) {
-        return rse_fail(err, RSE_ERROR_USAGE, "session %d is broken by a step that failed; reset it",
-                        session->slot);
-    }
+    RSE_TRY(rse_session_usable(session, err));
     if (row->count < 0) {
         return rse_fail(err, RSE_ERROR_USAGE, "the row has %d tokens; 0 is the least", row->count);
     }
@@ -183,7 +180,7 @@ static rse_status reserve_rows(rse_engine *engine, const rse_row *rows, int32_t 
         int64_t end = session->position + rse_session_keeps(session, rows[i].accepted) + rows[i].count;
         rse_status status = ids_room(&session->ids, end, err);
         if (status == RSE_OK) {
-            status = rse_kv_seq_reserve(engine->kv, &session->kv, end, err);
+            status = rse_kv_seq_reserve(engine->kv, &session->kv, end - rows[i].count, end, err);
         }
         if (status == RSE_OK) {
             status = open_branches(engine, &rows[i], err);

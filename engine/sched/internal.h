@@ -2,7 +2,7 @@
 /*
  * What the files behind engine.h share: the engine, the session, and the shadow of --check.
  *
- * A session owns its slot for as long as it is open: slot i of the cache belongs to engine->sessions[i]. The
+ * Slot i of the cache belongs to engine->sessions[i]. A session has a slot unless it is parked. The
  * engine mirrors the library's protocol: a step leaves `pending` tokens, which the next rssm_cache_begin()
  * keeps or drops. Tokens of prompts and of the conventional method are in the state already; they are pending
  * only until that begin has seen that all layers ran.
@@ -18,6 +18,7 @@
 
 typedef struct rse_shadow rse_shadow;
 typedef struct rse_snapshots rse_snapshots;
+typedef struct rse_prefixes rse_prefixes;
 
 /* Arrays of a step, [options.sessions] or [options.batch_tokens]. */
 typedef struct rse_step_arrays {
@@ -47,15 +48,26 @@ struct rse_engine {
     rse_kv_pool *kv;
     rse_forward *forward;
     rse_shadow *shadow;     /* NULL without options.check */
+    rse_prefixes *prefixes; /* NULL without options.prefix_bytes */
     rse_session **sessions; /* [options.sessions]; NULL: the slot is free */
+    rse_session *first;     /* of all that are open, parked ones too */
     uint64_t lives;         /* sequences that sessions have held so far */
     float *hidden;          /* [batch_tokens][hidden size] of the last step's tokens, if they are kept */
     rse_step_arrays arrays;
 };
 
+/* What a parked session is made of, beside its ids. */
+typedef struct rse_parked {
+    void *state; /* as the library exports it; NULL for a model without recurrent layers */
+    int64_t bytes;
+    void *kv; /* packed pages */
+} rse_parked;
+
 struct rse_session {
     rse_engine *engine;
-    int32_t slot;
+    rse_session *next;
+    int32_t slot; /* -1: parked */
+    rse_parked parked;
     uint64_t id;
     uint64_t life; /* tells apart the sequences that sessions have held; new whenever one is cut or replaced */
     int64_t position;                      /* tokens kept */
@@ -75,6 +87,16 @@ rse_status rse_cache_create(const rse_engine *engine, int32_t method, const rse_
                             rssm_cache **cache, rse_error *err);
 /* Hands the constants of the model's mixers to a cache. */
 rse_status rse_cache_weights(const rse_engine *engine, rssm_cache *cache, rse_error *err);
+
+/* RSE_ERROR_USAGE for a session that is parked or broken. */
+rse_status rse_session_usable(const rse_session *session, rse_error *err);
+/* A free slot for a session without one, whose state is then to be written; RSE_ERROR_MEMORY if there is none. */
+rse_status rse_session_take_slot(rse_session *session, rse_error *err);
+void rse_session_drop_slot(rse_session *session);
+/* The state of the kept tokens in memory that the caller frees; NULL for a model without recurrent layers. */
+rse_status rse_session_export(const rse_session *session, void **state, int64_t *bytes, rse_error *err);
+rse_status rse_session_import(const rse_session *session, const void *state, int64_t bytes, rse_error *err);
+void rse_session_forget_parked(rse_session *session);
 
 /* From now on steps keep the final hidden states of all their tokens in engine->hidden. */
 rse_status rse_engine_keep_hidden(rse_engine *engine, rse_error *err);

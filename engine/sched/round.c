@@ -6,7 +6,10 @@
 #include "sched/round.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
+
+enum { PIECE = 16 }; /* tokens of a chunk of the scan: pieces of whole chunks give the bits of one piece */
 
 static double seconds_now(void) {
     struct timespec now;
@@ -14,15 +17,12 @@ static double seconds_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void fail_request(rse_request *request, const rse_error *error) {
-    request->state = RSE_FINISH_ERROR;
-    request->error = *error;
-}
-
 /* What a round is made of, and what it came to. */
 typedef struct work {
     int32_t rows, generating; /* the first `generating` rows have a tree in sched->drafts */
     int32_t depth;            /* drafts along a path that were asked for */
+    int32_t reading;          /* requests that have not read their prompts */
+    int64_t decode_budget;    /* tokens of those that generate */
     bool prompts;
     int64_t emitted, drafted, tried, right;
 } work;
@@ -37,13 +37,43 @@ static int32_t least(int32_t a, int64_t b) {
     return a < b ? a : (int32_t)b;
 }
 
+static int by_turn(const void *left, const void *right) {
+    const rse_request *a = *(rse_request *const *)left, *b = *(rse_request *const *)right;
+    return a->turn < b->turn ? -1 : a->turn > b->turn;
+}
+
+/* The requests that can have a row, who was served longest ago first, in order of arrival among equals; and how the
+ * step's tokens are shared. */
+static void line_up(rse_sched *sched, work *r) {
+    int64_t generating = 0, all = sched->info.batch_tokens;
+    sched->steps++;
+    sched->ordered = 0;
+    for (rse_request *request = sched->first; request != NULL; request = request->next) {
+        request->taking = false;
+        if (request->state == RSE_RUNNING && !rse_request_waiting(request)) {
+            sched->order[sched->ordered++] = request;
+            generating += generates(request);
+        }
+    }
+    if (sched->ordered == 0) {
+        return;
+    }
+    qsort(sched->order, (size_t)sched->ordered, sizeof(*sched->order), by_turn);
+    r->reading = (int32_t)(sched->ordered - generating);
+    int64_t kept_for_prompts = r->reading > 0 ? (all + 3) / 4 : 0;
+    r->decode_budget = all - kept_for_prompts;
+    if (r->decode_budget == 0) { /* steps of one token */
+        r->decode_budget = generates(sched->order[0]);
+    }
+}
+
 /* Drafts that a request can use: no more than it may still generate, than the step has room for, than keep its
    state where steps of one token have it. */
 static int32_t depth_of(const rse_sched *sched, const rse_request *request, int32_t wanted, int64_t tokens) {
-    int32_t depth = least(wanted, request->desc.max_tokens - (int64_t)request->tokens.count - 1);
+    int32_t depth = least(wanted, request->limit - (int64_t)request->tokens.count - 1);
     depth = least(depth, (tokens - 1) / sched->speculation.width);
     if (sched->speculation.exact) {
-        depth = least(depth, rse_session_room(request->desc.session) - 1);
+        depth = least(depth, rse_session_room(request->session) - 1);
     }
     return depth > 0 ? depth : 0;
 }
@@ -51,24 +81,19 @@ static int32_t depth_of(const rse_sched *sched, const rse_request *request, int3
 /* Trees of the requests that generate: their roots, then what the drafter adds. */
 static rse_status draft(rse_sched *sched, work *r, double *seconds, rse_error *err) {
     rse_drafter *drafter = sched->speculation.drafter;
-    int64_t share = 0;
-    for (const rse_request *request = sched->first; request != NULL; request = request->next) {
-        share += generates(request);
-    }
-    share = share < sched->info.batch_tokens ? share : sched->info.batch_tokens;
+    int32_t share = least((int32_t)(sched->ordered - r->reading), r->decode_budget);
     if (drafter != NULL && share > 0) {
         bool automatic = sched->speculation.drafts == RSE_DRAFTS_AUTO;
-        r->depth = automatic ? rse_count_choose(&sched->count, (int32_t)share) : sched->speculation.drafts;
+        r->depth = automatic ? rse_count_choose(&sched->count, share) : sched->speculation.drafts;
     }
-    for (rse_request *request = sched->first; request != NULL && r->generating < share;
-         request = request->next) {
+    for (int64_t i = 0; i < sched->ordered && r->generating < share; i++) {
+        rse_request *request = sched->order[i];
         if (generates(request)) {
             rse_draft_row *row = &sched->drafts[r->generating];
-            *row =
-                (rse_draft_row){.session = request->desc.session,
-                                .sampling = &request->desc.sampling,
-                                .depth = depth_of(sched, request, r->depth, sched->info.batch_tokens / share),
-                                .width = sched->speculation.width};
+            *row = (rse_draft_row){.session = request->session,
+                                   .sampling = &request->desc.sampling,
+                                   .depth = depth_of(sched, request, r->depth, r->decode_budget / share),
+                                   .width = sched->speculation.width};
             row->tree.count = 1;
             row->tree.tokens[0] = request->tokens.data[request->tokens.count - 1];
             row->tree.parents[0] = -1;
@@ -81,59 +106,96 @@ static rse_status draft(rse_sched *sched, work *r, double *seconds, rse_error *e
     return status;
 }
 
+static void take_turn(rse_sched *sched, rse_request *request) {
+    request->taking = true;
+    request->turn = sched->steps;
+}
+
 /* A row for a tree that finds room, if need be without its drafts. */
 static bool make_tree_row(rse_sched *sched, rse_request *request, rse_tree *tree, rse_row *row) {
     rse_error error = {0};
     rse_tree_check(tree, sched->info.vocab);
-    if (rse_session_reserve(request->desc.session, tree->count, &error) != RSE_OK) {
+    if (tree->count > 1 && rse_session_reserve(request->session, tree->count, &error) != RSE_OK) {
         tree->count = 1;
-        if (rse_session_reserve(request->desc.session, 1, &error) != RSE_OK) {
-            fail_request(request, &error);
-            return false;
-        }
     }
-    *row = (rse_row){.session = request->desc.session,
+    if (tree->count == 1 && !rse_make_room(sched, request, 1)) {
+        return false;
+    }
+    *row = (rse_row){.session = request->session,
                      .tokens = tree->tokens,
                      .count = tree->count,
                      .accepted = RSE_ACCEPT_ALL,
                      .outputs = tree->count,
                      .parents = tree->parents};
+    take_turn(sched, request);
     return true;
 }
 
-/* A piece of a request's prompt, at most `budget` tokens. False: it has none. A prompt of one token is run as a
-   step of decoding: so a sequence that was cut just before it, say to be saved, goes on bit for bit as if it
-   had not been. */
-static bool make_prompt_row(rse_request *request, int64_t budget, rse_row *row) {
-    int64_t left = rse_request_prompt_left(request);
-    *row = (rse_row){.session = request->desc.session, .accepted = RSE_ACCEPT_ALL};
-    row->prompt = request->desc.count > 1;
-    row->tokens = request->prompt + request->done;
-    row->count = least((int32_t)budget, left);
-    row->outputs = row->count == left && request->desc.max_tokens > 0;
-    rse_error error = {0};
-    if (row->count > 0 && rse_session_reserve(row->session, row->count, &error) != RSE_OK) {
-        fail_request(request, &error);
-        return false;
-    }
-    return row->count > 0;
+static int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
 }
 
-/* Generating requests come first, so that prompts only get what they leave of the step. */
+/* How many tokens of a prompt may be run now. With a prefix cache, pieces end where a state is to be stored: at every
+ * block, and before the last token. */
+static int64_t piece_of(const rse_sched *sched, const rse_request *request, int64_t budget) {
+    int64_t stop = request->desc.count;
+    if (sched->engine->prefixes != NULL) {
+        int64_t block = sched->engine->options.prefix_block, next = request->done / block * block + block;
+        stop = request->done < stop - 1 ? stop - 1 : stop;
+        stop = next < stop ? next : stop;
+    }
+    int64_t count = stop - request->done;
+    if (count > budget) {
+        count = budget >= PIECE ? budget / PIECE * PIECE : budget;
+    }
+    return count;
+}
+
+/* A piece of a request's prompt. A single token that is left is run as a step of decoding, if it is all of the prompt
+   or a state is stored before it: so a sequence that was cut just before it, to be saved or to be recalled, goes on bit
+   for bit as if it had not been. */
+static bool make_prompt_row(rse_sched *sched, rse_request *request, int64_t budget, rse_row *row) {
+    int64_t left = rse_request_prompt_left(request), count = piece_of(sched, request, budget);
+    bool single = left == 1 && (request->desc.count == 1 || sched->engine->prefixes != NULL);
+    if (!rse_make_room(sched, request, count)) {
+        return false;
+    }
+    *row = (rse_row){.session = request->session,
+                     .tokens = request->prompt + request->done,
+                     .count = (int32_t)count,
+                     .accepted = RSE_ACCEPT_ALL,
+                     .prompt = !single,
+                     .outputs = count == left && request->desc.max_tokens > 0};
+    take_turn(sched, request);
+    return true;
+}
+
+/* A request may have been parked, to make room for another one, after it was lined up. */
+static bool can_have_row(const rse_request *request) {
+    return request->state == RSE_RUNNING && !rse_request_waiting(request);
+}
+
 static void collect(rse_sched *sched, work *r) {
     int64_t budget = sched->info.batch_tokens;
     int32_t kept = 0;
     for (int32_t i = 0; i < r->generating; i++) {
         sched->drafts[kept] = sched->drafts[i];
-        if (make_tree_row(sched, sched->row_of[i], &sched->drafts[kept].tree, &sched->rows[kept])) {
+        if (can_have_row(sched->row_of[i]) &&
+            make_tree_row(sched, sched->row_of[i], &sched->drafts[kept].tree, &sched->rows[kept])) {
             budget -= sched->rows[kept].count;
             sched->row_of[kept++] = sched->row_of[i];
         }
     }
     r->rows = r->generating = kept;
-    for (rse_request *request = sched->first; request != NULL && budget > 0; request = request->next) {
-        if (request->state == RSE_RUNNING && rse_request_prompt_left(request) > 0 &&
-            make_prompt_row(request, budget, &sched->rows[r->rows])) {
+    int32_t reading = r->reading;
+    for (int64_t i = 0; i < sched->ordered && budget > 0; i++) {
+        rse_request *request = sched->order[i];
+        if (!can_have_row(request) || rse_request_prompt_left(request) == 0) {
+            continue;
+        }
+        int64_t share = round_up((budget + reading - 1) / reading, PIECE);
+        reading--;
+        if (make_prompt_row(sched, request, share < budget ? share : budget, &sched->rows[r->rows])) {
             budget -= sched->rows[r->rows].count;
             r->prompts = r->prompts || sched->rows[r->rows].prompt;
             sched->row_of[r->rows++] = request;
@@ -142,25 +204,6 @@ static void collect(rse_sched *sched, work *r) {
 }
 
 /* ---- What a step means -------------------------------------------------------------------------------- */
-
-static bool emit(void *user, int32_t token) {
-    rse_request *request = user;
-    const rse_request_desc *desc = &request->desc;
-    rse_error error = {0};
-    if (rse_ids_append(&request->tokens, token, &error) != RSE_OK) {
-        fail_request(request, &error);
-        return false;
-    }
-    if (!desc->ignore_end && rse_engine_is_end(request->sched->engine, token)) {
-        request->state = RSE_FINISH_END;
-    } else if ((int64_t)request->tokens.count == desc->max_tokens) {
-        request->state = RSE_FINISH_LENGTH;
-    }
-    if (desc->token != NULL) {
-        desc->token(desc->user, request, token);
-    }
-    return request->state == RSE_RUNNING;
-}
 
 /* Tells the drafter which tokens of a row stay; path NULL: all. */
 static rse_status tell(rse_sched *sched, const rse_row *row, int64_t first, const int32_t *path, int32_t count,
@@ -186,9 +229,9 @@ static rse_status take_tokens(rse_sched *sched, work *r, int32_t index, int64_t 
         rse_session_position(row->session) + (row->prompt ? rse_session_pending(row->session) : 1);
     int32_t path[RSSM_STEP_TOKENS_MAX], count;
     rse_error error = {0};
-    if (rse_tree_accept(tree, sched->sampler, &request->desc.sampling, logits, sched->info.vocab, position,
-                        emit, request, path, &count, &error) != RSE_OK) {
-        fail_request(request, &error);
+    if (rse_tree_accept(tree, logits, sched->info.vocab, position, rse_request_next, request, path, &count,
+                        &error) != RSE_OK) {
+        rse_request_fail(request, &error);
     }
     if (row->prompt) {
         return tell(sched, row, first, NULL, row->count, err);
@@ -208,15 +251,23 @@ static rse_status take_tokens(rse_sched *sched, work *r, int32_t index, int64_t 
     return tell(sched, row, first, count > 0 ? path : NULL, row->count > 1 ? count : 1, err);
 }
 
+/* Keeps the state of a prompt for others, where it is a place to go on from. */
+static void store_prompt(rse_sched *sched, rse_request *request) {
+    rse_error ignored; /* a cache may have no room */
+    bool block = request->done % sched->engine->options.prefix_block == 0;
+    if (block || rse_request_prompt_left(request) == 1) {
+        (void)rse_session_store(request->session, &ignored);
+    }
+}
+
 static rse_status deliver(rse_sched *sched, work *r, rse_error *err) {
     const float *logits = sched->logits;
     int64_t first = 0;
     for (int32_t i = 0; i < r->rows; i++) {
         rse_request *request = sched->row_of[i];
         const rse_row *row = &sched->rows[i];
-        if (rse_request_prompt_left(request) > 0) {
-            request->done += row->count;
-        }
+        bool reads = rse_request_prompt_left(request) > 0;
+        request->done += reads ? row->count : 0;
         if (request->state == RSE_RUNNING && row->outputs > 0) {
             RSE_TRY(take_tokens(sched, r, i, first, logits, err));
         } else { /* a callback may have ended it meanwhile: what was certain stays */
@@ -226,6 +277,9 @@ static rse_status deliver(rse_sched *sched, work *r, rse_error *err) {
             }
             RSE_TRY(rse_session_choose(row->session, NULL, certain, err));
             RSE_TRY(tell(sched, row, first, NULL, certain, err));
+        }
+        if (reads) {
+            store_prompt(sched, request);
         }
         logits += (int64_t)row->outputs * sched->info.vocab;
         first += row->count;
@@ -293,7 +347,7 @@ static rse_status run_step(rse_sched *sched, work *r, rse_error *err) {
 static rse_status fail_rows(rse_sched *sched, int32_t rows, rse_status status, const rse_error *failure,
                             rse_error *err) {
     for (int32_t i = 0; i < rows; i++) {
-        fail_request(sched->row_of[i], failure);
+        rse_request_fail(sched->row_of[i], failure);
     }
     return rse_fail(err, status, "%s", failure->text);
 }
@@ -303,6 +357,7 @@ rse_status rse_round_run(rse_sched *sched, rse_error *err) {
     rse_error failure = {0};
     double start = seconds_now(), drafting;
     int32_t before_choice = sched->count.chosen;
+    line_up(sched, &r);
     rse_status status = draft(sched, &r, &drafting, &failure);
     if (status != RSE_OK) {
         return fail_rows(sched, r.generating, status, &failure, err);

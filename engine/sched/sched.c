@@ -17,12 +17,13 @@ rse_status rse_sched_create(rse_engine *engine, rse_sched **sched, rse_error *er
     made->rows = calloc(sessions, sizeof *made->rows);
     made->row_of = calloc(sessions, sizeof *made->row_of);
     made->drafts = calloc(sessions, sizeof *made->drafts);
+    made->penalized = calloc((size_t)made->info.vocab, sizeof *made->penalized);
     made->hidden = calloc((size_t)made->info.batch_tokens, sizeof *made->hidden);
     made->logits = calloc(sessions, (size_t)made->info.vocab * sizeof *made->logits);
     made->speculation.width = 1;
     rse_status status = RSE_OK;
     if (made->rows == NULL || made->row_of == NULL || made->drafts == NULL || made->hidden == NULL ||
-        made->logits == NULL) {
+        made->logits == NULL || made->penalized == NULL) {
         status = rse_fail(err, RSE_ERROR_MEMORY, "no memory for the logits of %zu sessions", sessions);
     } else {
         status = rse_sampler_create(made->info.vocab, &made->sampler, err);
@@ -46,9 +47,43 @@ void rse_sched_destroy(rse_sched *sched) {
     free(sched->rows);
     free(sched->row_of);
     free(sched->drafts);
+    free(sched->order);
+    free(sched->penalized);
     free(sched->hidden);
     free(sched->logits);
     free(sched);
+}
+
+static int64_t length_of(const rse_session *session) {
+    return session != NULL ? rse_session_position(session) + rse_session_pending(session) : 0;
+}
+
+static rse_status check_session(const rse_sched *sched, const rse_session *session, rse_error *err) {
+    for (const rse_request *other = sched->first; session != NULL && other != NULL; other = other->next) {
+        if (other->state == RSE_RUNNING && other->session == session) {
+            return rse_fail(err, RSE_ERROR_USAGE, "the session has a running request already");
+        }
+    }
+    return session == NULL || rse_session_parked(session) ? RSE_OK : rse_session_usable(session, err);
+}
+
+/* The prompt, and a token after it, must fit the model and the pool. */
+static rse_status check_length(const rse_sched *sched, const rse_request_desc *desc, rse_error *err) {
+    int64_t start = length_of(desc->session), more = desc->max_tokens > 0;
+    if (start + desc->count + more > sched->info.max_positions) {
+        return rse_fail(err, RSE_ERROR_USAGE,
+                        "%lld tokens of the session and %lld of the prompt leave nothing to generate: the model's limit "
+                        "is %lld",
+                        (long long)start, (long long)desc->count, (long long)sched->info.max_positions);
+    }
+    int64_t pages = rse_kv_pages_of(start + desc->count), all = rse_kv_pool_desc(sched->engine->kv)->pages;
+    if (pages > all) {
+        return rse_fail(err, RSE_ERROR_USAGE,
+                        "%lld tokens of the session and %lld of the prompt take %lld pages of keys and values; there are "
+                        "%lld",
+                        (long long)start, (long long)desc->count, (long long)pages, (long long)all);
+    }
+    return RSE_OK;
 }
 
 static rse_status check_request(const rse_sched *sched, const rse_request_desc *desc, rse_error *err) {
@@ -65,82 +100,59 @@ static rse_status check_request(const rse_sched *sched, const rse_request_desc *
         return rse_fail(err, RSE_ERROR_USAGE, "max_tokens is %lld; it must be at least 0",
                         (long long)desc->max_tokens);
     }
-    for (const rse_request *other = sched->first; other != NULL; other = other->next) {
-        if (other->state == RSE_RUNNING && other->desc.session == desc->session) {
-            return rse_fail(err, RSE_ERROR_USAGE, "the session has a running request already");
-        }
+    if (desc->logprobs < 0 || desc->logprobs > RSE_LOGPROBS_MAX) {
+        return rse_fail(err, RSE_ERROR_USAGE, "logprobs is %d; it must be 0 to %d", desc->logprobs, RSE_LOGPROBS_MAX);
     }
-    int64_t start = rse_session_position(desc->session) + rse_session_pending(desc->session);
-    if (start + desc->count + desc->max_tokens > sched->info.max_positions) {
-        return rse_fail(
-            err, RSE_ERROR_USAGE,
-            "%lld tokens of the session, %lld of the prompt and %lld to generate pass the model's limit "
-            "of %lld",
-            (long long)start, (long long)desc->count, (long long)desc->max_tokens,
-            (long long)sched->info.max_positions);
-    }
+    RSE_TRY(check_session(sched, desc->session, err));
+    RSE_TRY(check_length(sched, desc, err));
+    RSE_TRY(rse_penalties_check(&desc->penalties, err));
     return rse_sampling_check(&desc->sampling, err);
+}
+
+static rse_status make_request(rse_sched *sched, const rse_request_desc *desc, rse_request **request,
+                               rse_error *err) {
+    rse_request *made = calloc(1, sizeof *made);
+    int32_t *prompt = malloc((size_t)desc->count * sizeof *prompt);
+    if (made == NULL || prompt == NULL) {
+        free(made);
+        free(prompt);
+        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a prompt of %lld tokens", (long long)desc->count);
+    }
+    memcpy(prompt, desc->prompt, (size_t)desc->count * sizeof *prompt);
+    made->sched = sched;
+    made->desc = *desc;
+    made->session = desc->session;
+    made->owned = desc->session == NULL;
+    made->prompt = prompt;
+    int64_t room = sched->info.max_positions - length_of(desc->session) - desc->count;
+    made->limit = desc->max_tokens < room ? desc->max_tokens : room;
+    *request = made;
+    return RSE_OK;
 }
 
 rse_status rse_sched_add(rse_sched *sched, const rse_request_desc *desc, rse_request **request,
                          rse_error *err) {
     *request = NULL;
     RSE_TRY(check_request(sched, desc, err));
-    rse_request *added = calloc(1, sizeof *added);
-    int32_t *prompt = malloc((size_t)desc->count * sizeof *prompt);
-    if (added == NULL || prompt == NULL) {
-        free(added);
-        free(prompt);
-        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a prompt of %lld tokens", (long long)desc->count);
+    if (sched->requests == sched->order_room) {
+        int64_t room = 2 * sched->order_room + 16;
+        rse_request **grown = realloc(sched->order, (size_t)room * sizeof(*grown));
+        if (grown == NULL) {
+            return rse_fail(err, RSE_ERROR_MEMORY, "no memory for %lld requests", (long long)room);
+        }
+        sched->order = grown;
+        sched->order_room = room;
     }
-    memcpy(prompt, desc->prompt, (size_t)desc->count * sizeof *prompt);
-    added->sched = sched;
-    added->desc = *desc;
-    added->prompt = prompt;
+    rse_request *added = NULL;
+    RSE_TRY(make_request(sched, desc, &added, err));
     rse_request **last = &sched->first;
     while (*last != NULL) {
         last = &(*last)->next;
     }
     *last = added;
+    sched->requests++;
     *request = added;
     return RSE_OK;
-}
-
-void rse_request_abort(rse_request *request) {
-    if (request->state == RSE_RUNNING) {
-        request->state = RSE_FINISH_ABORT;
-    }
-}
-
-void rse_request_free(rse_request *request) {
-    if (request == NULL) {
-        return;
-    }
-    rse_request **at = &request->sched->first;
-    while (*at != request) {
-        at = &(*at)->next;
-    }
-    *at = request->next;
-    rse_ids_free(&request->tokens);
-    free(request->prompt);
-    free(request);
-}
-
-int32_t rse_request_state(const rse_request *request) {
-    return request->state;
-}
-
-const rse_error *rse_request_error(const rse_request *request) {
-    return &request->error;
-}
-
-int64_t rse_request_prompt_left(const rse_request *request) {
-    return request->desc.count - request->done;
-}
-
-const int32_t *rse_request_tokens(const rse_request *request, int64_t *count) {
-    *count = (int64_t)request->tokens.count;
-    return request->tokens.data;
 }
 
 static int32_t count_running(const rse_sched *sched) {
@@ -152,7 +164,12 @@ static int32_t count_running(const rse_sched *sched) {
 }
 
 rse_status rse_sched_step(rse_sched *sched, int32_t *running, rse_error *err) {
+    sched->stepping = true;
+    rse_release(sched);
+    rse_admit(sched);
     rse_status status = rse_round_run(sched, err);
+    rse_release(sched);
+    sched->stepping = false;
     *running = count_running(sched);
     return status;
 }

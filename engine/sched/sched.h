@@ -1,14 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scheduler: requests to continue sequences, run together. Each of its steps is one step of the engine with
- * the next token of every request that is generating, and pieces of the prompts of those that are not yet, as
- * many tokens as the engine's batch_tokens allow. Requests may come and go between any two steps.
+ * The scheduler: requests to continue sequences, run together. Requests may come and go between any two steps, and
+ * there may be any number of them.
+ *
+ * A step of the scheduler is one step of the engine, of batch_tokens tokens at most: the next token, with its drafts,
+ * of every request that is generating, and pieces of the prompts of those that are not yet. Who was served longest ago
+ * comes first. While prompts wait they get a quarter of the tokens at least, in equal shares; pieces are multiples of
+ * 16 tokens, where a share has as many, so that the bits of a prompt's state do not depend on what ran beside it.
+ *
+ * A request without a session of its own waits, in order of arrival, until one is free and its prompt finds room for
+ * keys and values. Where a request that runs finds none, the prefix cache gives up entries first; then the youngest
+ * other request is parked in memory, to go on later, bit for bit, before any that came after it. The oldest one is never
+ * parked, so there is always one that gets on. A request that finds no room with nothing else to park ends with an
+ * error of its own.
+ *
+ * With a prefix cache, sessions are stored at every block of a prompt, at its end and where the request ends, and
+ * requests that the scheduler opens a session for begin with the longest such prefix.
  */
 #ifndef RSE_SCHED_H
 #define RSE_SCHED_H
 
 #include "draft/draft.h"
 #include "engine.h"
+#include "math/penalty.h"
 #include "math/sampler.h"
 
 typedef struct rse_sched rse_sched;
@@ -19,19 +33,28 @@ enum {
     RSE_FINISH_END,    /* the model chose an end token, which is the last of the tokens */
     RSE_FINISH_LENGTH, /* max_tokens were generated */
     RSE_FINISH_ABORT,
-    RSE_FINISH_ERROR /* rse_request_error() */
+    RSE_FINISH_ERROR,  /* rse_request_error() */
+    RSE_FINISH_STOP,   /* rse_request_stop() */
+    RSE_FINISH_CONTEXT /* the sequence is as long as the model takes, its last token included */
 };
 
-/* Called for every generated token, from within rse_sched_step(); it may abort requests. */
+/* Called for every generated token, from within rse_sched_step(); it may abort and stop requests. */
 typedef void (*rse_token_fn)(void *user, rse_request *request, int32_t token);
 
+enum { RSE_LOGPROBS_MAX = 20 };
+
 typedef struct rse_request_desc {
-    rse_session *session;  /* the request's alone while it runs; not closed by the scheduler */
+    rse_session *session;  /* the request's alone while it runs; not closed by the scheduler. NULL: the scheduler opens
+                              one when there is room, and closes it when the request ends */
+    uint64_t id;           /* of the session that the scheduler opens */
     const int32_t *prompt; /* [count], count >= 1; copied */
     int64_t count;
     int64_t max_tokens; /* >= 0 */
     bool ignore_end;    /* end tokens are tokens like any other */
     rse_sampling sampling;
+    rse_penalties penalties;
+    int32_t logprobs; /* 0: none; otherwise those of each token and of so many of the likeliest, RSE_LOGPROBS_MAX at
+                         most */
     rse_token_fn token; /* or NULL */
     void *user;
 } rse_request_desc;
@@ -57,19 +80,26 @@ rse_status rse_sched_speculate(rse_sched *sched, const rse_speculation *speculat
 /* Requests are freed with it; their sessions stay. NULL is fine. */
 void rse_sched_destroy(rse_sched *sched);
 
-/* RSE_ERROR_USAGE for an empty prompt, a token outside the vocabulary, a session that another running request
- * has, a sampling that makes no sense. The request lives until rse_request_free(). */
+/* RSE_ERROR_USAGE for an empty prompt, a token outside the vocabulary, a prompt that leaves the model no position to
+ * generate at or the pool of keys and values no page, a session that another running request has, a sampling that makes
+ * no sense. The request lives until rse_request_free(). */
 rse_status rse_sched_add(rse_sched *sched, const rse_request_desc *desc, rse_request **request, rse_error *err);
-/* Ends a request where it stands; a finished one stays what it is. */
+/* Ends a request where it stands; a finished one stays what it is. Between steps the session of the caller is free
+ * at once. */
 void rse_request_abort(rse_request *request);
+void rse_request_stop(rse_request *request); /* the same, because of what it has generated */
 void rse_request_free(rse_request *request); /* aborts a running one; NULL is fine */
 
 int32_t rse_request_state(const rse_request *request);          /* RSE_RUNNING or RSE_FINISH_* */
+bool rse_request_waiting(const rse_request *request);      /* running, but without a slot: queued or parked */
 const rse_error *rse_request_error(const rse_request *request); /* of RSE_FINISH_ERROR */
 int64_t rse_request_prompt_left(const rse_request *request);    /* tokens of the prompt still to be run */
+int64_t rse_request_recalled(const rse_request *request); /* tokens of the prompt that the prefix cache had */
 /* The generated tokens. Of a finished request the last one has not been run: the session's tokens, kept and
  * pending, end just before it. Valid until the next step. */
 const int32_t *rse_request_tokens(const rse_request *request, int64_t *count);
+/* Of the generated token `index`: [1 + logprobs], its own first. Only with desc.logprobs; valid until the next step. */
+const rse_token_logprob *rse_request_logprobs(const rse_request *request, int64_t index);
 
 /*
  * One step of all running requests; *running is how many still are after it, 0 if there was nothing to do. A
@@ -91,6 +121,7 @@ typedef struct rse_sched_figures {
     int64_t drafted;      /* drafts in them */
     int64_t accepted;     /* drafts that were right */
     double draft_seconds; /* of decode_seconds: the drafter's */
+    int64_t parked;       /* times that a request had to give way */
 } rse_sched_figures;
 rse_sched_figures rse_sched_count(const rse_sched *sched);
 

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-rse_status rse_session_reset(rse_session *session, uint64_t id, rse_error *err) {
+static rse_status start(rse_session *session, uint64_t id, rse_error *err) {
     rse_engine *engine = session->engine;
     if (engine->cache != NULL) {
         rssm_status status = rssm_cache_reset(engine->cache, 1, &session->slot, &id, NULL, NULL);
@@ -25,22 +25,24 @@ rse_status rse_session_reset(rse_session *session, uint64_t id, rse_error *err) 
     return rse_shadow_reset(engine->shadow, session, err);
 }
 
+rse_status rse_session_reset(rse_session *session, uint64_t id, rse_error *err) {
+    if (session->slot < 0) {
+        RSE_TRY(rse_session_take_slot(session, err));
+        rse_session_forget_parked(session);
+    }
+    return start(session, id, err);
+}
+
 rse_status rse_session_open(rse_engine *engine, uint64_t id, rse_session **session, rse_error *err) {
     *session = NULL;
-    int32_t slot = 0;
-    while (slot < engine->options.sessions && engine->sessions[slot] != NULL) {
-        slot++;
-    }
-    if (slot == engine->options.sessions) {
-        return rse_fail(err, RSE_ERROR_MEMORY, "all %d sessions of the engine are in use", slot);
-    }
     rse_session *opened = calloc(1, sizeof *opened);
     if (opened == NULL) {
         return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a session");
     }
     opened->engine = engine;
-    opened->slot = slot;
-    engine->sessions[slot] = opened;
+    opened->slot = -1;
+    opened->next = engine->first;
+    engine->first = opened;
     rse_status status = rse_session_reset(opened, id, err);
     if (status != RSE_OK) {
         rse_session_close(opened);
@@ -54,7 +56,13 @@ void rse_session_close(rse_session *session) {
     if (session == NULL) {
         return;
     }
-    session->engine->sessions[session->slot] = NULL;
+    rse_session **at = &session->engine->first;
+    while (*at != session) {
+        at = &(*at)->next;
+    }
+    *at = session->next;
+    rse_session_drop_slot(session);
+    rse_session_forget_parked(session);
     rse_kv_seq_free(session->engine->kv, &session->kv);
     rse_ids_free(&session->ids);
     free(session);
@@ -80,9 +88,10 @@ const int32_t *rse_session_ids(const rse_session *session) {
 
 /* Whether these are tokens of the last step that follow each other from the kept ones on. */
 static rse_status check_path(const rse_session *session, const int32_t *path, int32_t count, rse_error *err) {
-    if (session->broken || count < 0 || count > session->pending) {
-        return rse_fail(err, RSE_ERROR_USAGE, "%d tokens cannot be chosen: %d are pending%s", count,
-                        session->pending, session->broken ? ", and a step failed" : "");
+    RSE_TRY(rse_session_usable(session, err));
+    if (count < 0 || count > session->pending) {
+        return rse_fail(err, RSE_ERROR_USAGE, "%d tokens cannot be chosen: %d are pending", count,
+                        session->pending);
     }
     if (rse_session_whole(session) && count < session->pending) {
         return rse_fail(err, RSE_ERROR_USAGE,
@@ -127,16 +136,14 @@ rse_status rse_session_commit(rse_session *session, int32_t accepted, rse_error 
 }
 
 rse_status rse_session_reserve(rse_session *session, int64_t tokens, rse_error *err) {
+    RSE_TRY(rse_session_usable(session, err));
     int64_t end = session->position + session->pending + tokens;
-    return rse_kv_seq_reserve(session->engine->kv, &session->kv, end, err);
+    return rse_kv_seq_reserve(session->engine->kv, &session->kv, end - tokens, end, err);
 }
 
 /* Tokens that are in the state already must be kept before anything is done with that state. */
 static rse_status settle(rse_session *session, rse_error *err) {
-    if (session->broken) {
-        return rse_fail(err, RSE_ERROR_USAGE, "session %d is broken by a step that failed; reset it",
-                        session->slot);
-    }
+    RSE_TRY(rse_session_usable(session, err));
     return session->pending > 0 && rse_session_whole(session) ? rse_session_commit(session, RSE_ACCEPT_ALL, err)
                                                               : RSE_OK;
 }
@@ -155,7 +162,7 @@ rse_status rse_session_copy(rse_session *session, rse_session *from, uint64_t id
             return status;
         }
     }
-    rse_status status = rse_kv_seq_copy(engine->kv, &from->kv, from->position, &session->kv, err);
+    rse_status status = rse_kv_seq_share(engine->kv, &from->kv, from->position, &session->kv, err);
     if (status == RSE_OK && engine->cache != NULL) {
         status = rse_library(engine->context,
                              rssm_cache_copy(engine->cache, 1, &from->slot, &session->slot, &id, NULL), err);

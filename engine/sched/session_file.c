@@ -104,25 +104,6 @@ static rse_status put_kv(sink *out, const rse_session *session, rse_error *err) 
     return RSE_OK;
 }
 
-static rse_status export_state(const rse_session *session, void **state, int64_t *bytes, rse_error *err) {
-    const rse_engine *engine = session->engine;
-    *state = NULL;
-    *bytes = 0;
-    if (engine->cache == NULL) {
-        return RSE_OK;
-    }
-    int64_t need = rssm_cache_export_bytes(engine->cache, session->slot, 0);
-    if (need < 0) {
-        return rse_fail(err, RSE_ERROR_LIBRARY, "the state of session %d cannot be saved", session->slot);
-    }
-    *state = malloc((size_t)need + 1);
-    if (*state == NULL) {
-        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for a state of %lld bytes", (long long)need);
-    }
-    return rse_library(engine->context, rssm_cache_export(engine->cache, session->slot, 0, *state, need, bytes),
-                       err);
-}
-
 static rse_status write_body(sink *out, const rse_session *session, const rse_session_tail *tail,
                              rse_error *err) {
     const rse_kv_desc *desc = rse_kv_pool_desc(session->engine->kv);
@@ -139,7 +120,7 @@ static rse_status write_body(sink *out, const rse_session *session, const rse_se
         .kv_width = (int32_t)kv_width(session->engine),
     };
     memcpy(header.magic, file_magic, sizeof header.magic);
-    rse_status status = export_state(session, &state, &header.state_bytes, err);
+    rse_status status = rse_session_export(session, &state, &header.state_bytes, err);
     if (status == RSE_OK) {
         put(out, &header, sizeof header);
         put(out, session->ids.data, (size_t)session->position * sizeof *session->ids.data);
@@ -199,9 +180,10 @@ static rse_status check_method(const rse_session *session, rse_error *err) {
 rse_status rse_session_save(const rse_session *session, const rse_session_tail *tail, const char *path,
                             rse_error *err) {
     RSE_TRY(check_method(session, err));
-    if (session->broken || session->pending != 0) {
-        return rse_fail(err, RSE_ERROR_USAGE, "session %d cannot be saved: %s", session->slot,
-                        session->broken ? "a step failed" : "tokens are pending");
+    RSE_TRY(rse_session_usable(session, err));
+    if (session->pending != 0) {
+        return rse_fail(err, RSE_ERROR_USAGE, "session %d cannot be saved: %d tokens are pending", session->slot,
+                        session->pending);
     }
     size_t size = strlen(path) + 32;
     char *temporary = malloc(size);
@@ -318,7 +300,7 @@ static rse_status load_kv(rse_session *session, const file_view *view, rse_error
     rse_engine *engine = session->engine;
     int64_t width = view->header.kv_width;
     int64_t position = view->header.position;
-    RSE_TRY(rse_kv_seq_reserve(engine->kv, &session->kv, position, err));
+    RSE_TRY(rse_kv_seq_reserve(engine->kv, &session->kv, 0, position, err));
     float *piece = malloc((size_t)(2 * PIECE_TOKENS * width) * sizeof *piece);
     if (piece == NULL) {
         return rse_fail(err, RSE_ERROR_MEMORY, "no memory to load keys and values");
@@ -361,11 +343,7 @@ static rse_status restore(rse_session *session, const file_view *view, rse_sessi
     RSE_TRY(load_ids(session, view, tail, err));
     RSE_TRY(load_kv(session, view, err));
     session->position = view->header.position;
-    if (engine->cache != NULL) {
-        rssm_status status =
-            rssm_cache_import(engine->cache, session->slot, view->state, view->header.state_bytes);
-        RSE_TRY(rse_library(engine->context, status, err));
-    }
+    RSE_TRY(rse_session_import(session, view->state, view->header.state_bytes, err));
     return rse_shadow_restart(engine->shadow, session, err);
 }
 

@@ -85,7 +85,8 @@ RSSM_API const char *rssm_dtype_name(int32_t dtype);
 
 enum { RSSM_DEVICE_CPU = 0, RSSM_DEVICE_CUDA = 1 };
 
-/** Instruction sets a CPU context may use, as bits. The portable code is always there. */
+/** Instruction sets a CPU context may use, as bits: AVX2 with FMA and F16C; AVX-512 F, BW, DQ and VL. The portable code
+ *  is always there. */
 enum { RSSM_ISA_AVX2 = 1, RSSM_ISA_AVX512 = 2, RSSM_ISA_AVX512_BF16 = 4, RSSM_ISA_NEON = 8 };
 
 enum { RSSM_LOG_ERROR = 0, RSSM_LOG_WARNING = 1, RSSM_LOG_INFO = 2, RSSM_LOG_DEBUG = 3 };

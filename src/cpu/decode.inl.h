@@ -136,39 +136,116 @@ static window seen_window(const span *s, window all) {
 
 /* ---- Walking the queries back ------------------------------------------------------------------------- */
 
-/* One record of a query's walk: c = beta (k . r), r = alpha (r - delta c k). */
-static inline void walk_record(const window *w, int32_t j, float *r, float *c) {
-    const int padded = w->padded_k;
-    const float *key = w->key + (int64_t)j * padded;
-    c[j] = w->beta[j] * dot_padded(key, r, padded);
-    v16 minus = v16_set1(w->delta ? -c[j] : 0.0f);
-    for (int b = 0; b < padded / 16; b++) {
-        v16 x = v16_load(r + 16 * b);
-        if (w->delta) {
-            x = v16_fma(minus, v16_load(key + 16 * b), x);
-        }
-        v16_store(r + 16 * b, v16_mul(alpha_of(w, w->vector_decay, j, b), x));
+/* One record of a query's walk: c = beta (k . r), r = alpha (r - delta c k). The dot product in four chains, as
+   dot_padded has them; nb a constant where it matters. */
+RSSM_INLINE v16 walk_dot(const record *now, const v16 *r, int nb) {
+    v16 p[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
+    RSSM_UNROLL
+    for (int b = 0; b < nb; b++) {
+        p[b & 3] = v16_fma(now->key[b], r[b], p[b & 3]);
+    }
+    return v16_add(v16_add(p[0], p[1]), v16_add(p[2], p[3]));
+}
+
+/* nb blocks into registers; those beyond are not used. */
+RSSM_INLINE void load_blocks(v16 *x, const float *from, int nb) {
+    RSSM_UNROLL
+    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
+        x[b] = b < nb ? v16_load(from + 16 * b) : v16_zero();
     }
 }
 
-/* r = q for every query; then from the newest record it sees to the oldest. First each its own path through the step's
-   tokens, which begin at record `draft`, then all of them the history, record by record: a walk waits for itself, so the
-   core takes several at once. */
-static void walk_vector(const window *w, int32_t queries, int32_t draft, const float *q, float *r, float *c, int32_t ld,
-                        ahead *next) {
-    const int padded = w->padded_k;
-    memcpy(r, q, (size_t)queries * (size_t)padded * sizeof(float));
-    for (int32_t t = 0; t < queries; t++) {
-        for (int32_t j = draft + t; j >= draft && j >= 0; j = record_before(w, j)) {
-            ask_row(next, padded / 16);
-            walk_record(w, j, r + (int64_t)t * padded, c + (int64_t)t * ld);
+RSSM_INLINE v16 walk_block(const window *w, const record *now, v16 r, float c, int b) {
+    return v16_mul(now->alpha[b], w->delta ? v16_fma(v16_set1(-c), now->key[b], r) : r);
+}
+
+/* A single query's walk from record `newest`; r stays in registers. */
+RSSM_INLINE void walk_alone(const window *w, int nb, int32_t newest, const float *q, float *r, float *c, ahead *next) {
+    v16 x[RSSM_HEAD_DIM_MAX / 16];
+    load_blocks(x, q, nb);
+    for (int32_t j = newest; j >= 0; j--) {
+        record now;
+        ask_row(next, nb);
+        load_record(&now, w, w->vector_decay, j, nb);
+        c[j] = w->beta[j] * v16_sum(walk_dot(&now, x, nb));
+        RSSM_UNROLL
+        for (int b = 0; b < nb; b++) {
+            x[b] = walk_block(w, &now, x[b], c[j], b);
         }
     }
-    for (int32_t j = draft - 1; j >= 0; j--) {
-        for (int32_t t = 0; t < queries; t++) {
-            ask_row(next, padded / 16);
-            walk_record(w, j, r + (int64_t)t * padded, c + (int64_t)t * ld);
+    RSSM_UNROLL
+    for (int b = 0; b < nb; b++) {
+        v16_store(r + 16 * b, x[b]);
+    }
+}
+
+enum { WALKS = 8 };
+
+/* Record j in the walks of 8 queries, or those of them whose bits are set: a walk waits for its own sums, so all of them
+   take their dot products first. who: a constant where all do. */
+RSSM_INLINE void walk_together(const window *w, int nb, int32_t j, uint32_t who, float *r, float *c, int32_t ld) {
+    record now;
+    v16 p[WALKS], x[RSSM_HEAD_DIM_MAX / 16];
+    float cj[WALKS];
+    load_record(&now, w, w->vector_decay, j, nb);
+    RSSM_UNROLL
+    for (int t = 0; t < WALKS; t++) {
+        p[t] = v16_zero();
+        if (who >> t & 1) {
+            load_blocks(x, r + (int64_t)t * w->padded_k, nb);
+            p[t] = walk_dot(&now, x, nb);
         }
+    }
+    v16_store8(cj, v16_mul(v16_set1(w->beta[j]), v16_sum8(p)));
+    RSSM_UNROLL
+    for (int t = 0; t < WALKS; t++) {
+        if (who >> t & 1) {
+            float *rt = r + (int64_t)t * w->padded_k;
+            c[(int64_t)t * ld + j] = cj[t];
+            RSSM_UNROLL
+            for (int b = 0; b < nb; b++) {
+                v16_store(rt + 16 * b, walk_block(w, &now, v16_load(rt + 16 * b), cj[t], b));
+            }
+        }
+    }
+}
+
+/* r = q for every query; then from the newest record it sees to the oldest: first its own path through the step's tokens,
+   which begin at record `draft`, then the history. */
+RSSM_INLINE void walk_queries(const window *w, int nb, int32_t queries, int32_t draft, const float *q, float *r, float *c,
+                              int32_t ld, ahead *next) {
+    if (queries == 1) {
+        walk_alone(w, nb, draft, q, r, c, next);
+        return;
+    }
+    uint32_t on_path[RSSM_STEP_TOKENS_MAX] = {0}; /* of token t: the queries that see it */
+    for (int32_t t = 0; t < queries; t++) {
+        for (int32_t j = draft + t; j >= draft && j >= 0; j = record_before(w, j)) {
+            on_path[j - draft] |= 1u << t;
+        }
+    }
+    memcpy(r, q, (size_t)queries * (size_t)w->padded_k * sizeof(float));
+    for (int32_t j = draft + queries - 1; j >= 0; j--) {
+        const uint32_t who = (j >= draft ? on_path[j - draft] : ~0u) & ((1u << queries) - 1);
+        ask_row(next, nb);
+        ask_row(next, nb);
+        for (int32_t t = 0; t < queries; t += WALKS) {
+            float *rt = r + (int64_t)t * w->padded_k, *ct = c + (int64_t)t * ld;
+            if ((who >> t & 0xff) == 0xff) {
+                walk_together(w, nb, j, 0xff, rt, ct, ld);
+            } else if ((who >> t & 0xff) != 0) {
+                walk_together(w, nb, j, who >> t & 0xff, rt, ct, ld);
+            }
+        }
+    }
+}
+
+static void walk_vector(const window *w, int32_t queries, int32_t draft, const float *q, float *r, float *c, int32_t ld,
+                        ahead *next) {
+    if (V16_UNROLL && w->padded_k == 128) {
+        walk_queries(w, 8, queries, draft, q, r, c, ld, next);
+    } else {
+        walk_queries(w, w->padded_k / 16, queries, draft, q, r, c, ld, next);
     }
 }
 

@@ -13,12 +13,12 @@ static uint64_t saved_registers(void) {
 }
 
 uint64_t rssm_isa_available(void) {
-    enum { FMA = 1 << 12, OSXSAVE = 1 << 27, AVX2 = 1 << 5 };
+    enum { FMA = 1 << 12, F16C = 1 << 29, OSXSAVE = 1 << 27, AVX2 = 1 << 5 };
     enum { AVX512F = 1 << 16, AVX512DQ = 1 << 17, AVX512BW = 1 << 30, AVX512_BF16 = 1 << 5 };
     const uint32_t avx512vl = UINT32_C(1) << 31;
     const uint64_t ymm = 0x6, zmm = 0xe6;
     uint32_t a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & OSXSAVE) == 0 || (c & FMA) == 0) {
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & OSXSAVE) == 0 || (c & FMA) == 0 || (c & F16C) == 0) {
         return 0;
     }
     uint64_t saved = saved_registers();
@@ -34,6 +34,10 @@ uint64_t rssm_isa_available(void) {
         }
     }
     return isa;
+}
+#elif defined(__aarch64__)
+uint64_t rssm_isa_available(void) {
+    return RSSM_ISA_NEON; /* part of the architecture */
 }
 #else
 uint64_t rssm_isa_available(void) {

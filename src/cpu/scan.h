@@ -36,6 +36,6 @@ typedef struct rssm_scan {
 size_t rssm_scan_scratch(int32_t d_k, int32_t d_v, int32_t delta, int32_t vector_decay);
 
 typedef void rssm_scan_fn(const rssm_scan *scan);
-rssm_scan_fn rssm_scan_scalar, rssm_scan_avx512;
+rssm_scan_fn rssm_scan_scalar, rssm_scan_avx2, rssm_scan_avx512, rssm_scan_neon;
 
 #endif

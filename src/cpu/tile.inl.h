@@ -141,106 +141,146 @@ RSSM_INLINE void load_record(record *r, const window *w, int vector_decay, int32
     }
 }
 
-/* The delta rule over all records: per record one sweep over the tile that finishes the record before (x += u k), decays
-   by this one and takes its dot product; u then follows for all rows at once. */
-RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, const window *w, ahead *next) {
-    float u[16] = {0};
-    v16 p[16];
-    record now, last;
-    for (int i = t->lanes; i < 16; i++) {
-        p[i] = v16_zero();
+/* One record's sweep over 8 rows: finishes the record before (x += u k), decays by this one and takes its dot product.
+   From row i of `from` to row i of `to`; before: NULL for the first record, as 0 * key + x would turn -0 into 0. */
+RSSM_INLINE v16 sweep_row(const float *from, float *to, const record *now, const record *before, float u, int nb,
+                          int tail) {
+    v16 sum = v16_zero(), ui = v16_set1(u);
+    RSSM_UNROLL
+    for (int b = 0; b < nb; b++) {
+        v16 x = load_block(from, b, nb, tail);
+        x = before != NULL ? updated(x, ui, before->key[b]) : x;
+        x = decayed(x, now->alpha[b]);
+        v16_store(to + 16 * b, x);
+        sum = v16_fma(x, now->key[b], sum);
     }
+    return sum;
+}
+
+/* The delta rule over all records: per record one sweep over the tile, then u for all rows. The halves of the tile take
+   turns, so that one is swept while the other waits for its sums and its u. Between the first sweep and the last, rows
+   stay side by side in scratch: in the state they lie a multiple of 4 KiB apart, where loads wait for each other's
+   stores. */
+RSSM_INLINE void fold_delta(const tile *t, int nb, int tail, int vector_decay, const window *w, ahead *next) {
+    _Alignas(64) float rows[16 * RSSM_HEAD_DIM_MAX], u[16] = {0}, v[16];
+    const int ld = 16 * nb;
+    record now, last;
+    int32_t due = w->n; /* 16 rows are asked for per tile, spread over the records */
     load_record(&last, w, vector_decay, 0, nb);
     for (int32_t j = 0; j < w->n; j++) {
+        v16 p[8];
         load_record(&now, w, vector_decay, j, nb);
-        for (int i = 0; i < t->lanes; i++) {
-            float *row = t->row[i];
-            v16 sum = v16_zero(), ui = v16_set1(u[i]);
-            if ((i + j) % w->n == 0) { /* 16 rows per tile, spread over the records */
-                ask_row(next, nb);
+        v16_store(v, tile_values(t, w->value[j], w->bf16));
+        for (int half = 0; half < t->lanes; half += 8) {
+            for (int i = 0; i < 8; i++) {
+                const int row = half + i;
+                if (--due == 0) {
+                    due = w->n;
+                    ask_row(next, nb);
+                }
+                if (row >= t->lanes) {
+                    p[i] = v16_zero();
+                } else if (j == 0) {
+                    p[i] = sweep_row(t->row[row], rows + row * ld, &now, NULL, 0.0f, nb, tail);
+                } else {
+                    p[i] = sweep_row(rows + row * ld, rows + row * ld, &now, &last, u[row], nb, 16);
+                }
             }
-            RSSM_UNROLL
-            for (int b = 0; b < nb; b++) {
-                v16 x = load_block(row, b, nb, tail);
-                x = j > 0 ? updated(x, ui, last.key[b]) : x; /* 0 * key + x would turn -0 into 0 */
-                x = decayed(x, now.alpha[b]);
-                store_block(row, x, b, nb, tail);
-                sum = v16_fma(x, now.key[b], sum);
-            }
-            p[i] = sum;
+            v16 dot = v16_sum8(p);
+            v16_store8(u + half, v16_mul(v16_set1(w->beta[j]), v16_sub(v16_load_n(v + half, 8), dot)));
         }
-        v16 v = tile_values(t, w->value[j], w->bf16);
-        v16_store(u, v16_mul(v16_set1(w->beta[j]), v16_sub(v, v16_sum16(p))));
         last = now;
     }
     for (int i = 0; i < t->lanes; i++) {
         RSSM_UNROLL
         for (int b = 0; b < nb; b++) {
-            v16 x = updated(load_block(t->row[i], b, nb, tail), v16_set1(u[i]), last.key[b]);
+            v16 x = updated(v16_load(rows + i * ld + 16 * b), v16_set1(u[i]), last.key[b]);
             store_block(t->row[i], x, b, nb, tail);
         }
     }
 }
 
-/* Without the delta rule u is known beforehand, so a row stays in registers over all records. */
+/* Without the delta rule u is known beforehand, so rows stay in registers over all records, two at a time: a single one
+   would wait for itself. */
 RSSM_INLINE void fold_plain(const tile *t, int nb, int tail, int vector_decay, const window *w, ahead *next) {
     float u[RSSM_ROWS_MAX][16];
     for (int32_t j = 0; j < w->n; j++) {
         v16_store(u[j], v16_mul(v16_set1(w->beta[j]), tile_values(t, w->value[j], w->bf16)));
     }
-    for (int i = 0; i < t->lanes; i++) {
-        float *row = t->row[i];
-        v16 x[RSSM_HEAD_DIM_MAX / 16];
+    for (int i = 0; i < t->lanes; i += 2) {
+        const int other = i + 1 < t->lanes ? i + 1 : i; /* a last row without a neighbour is done twice, from one load */
+        float *row = t->row[i], *pair = t->row[other];
+        v16 x[RSSM_HEAD_DIM_MAX / 16], y[RSSM_HEAD_DIM_MAX / 16];
+        ask_row(next, nb);
         ask_row(next, nb);
         RSSM_UNROLL
         for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
             x[b] = b < nb ? load_block(row, b, nb, tail) : v16_zero();
+            y[b] = b < nb ? load_block(pair, b, nb, tail) : v16_zero();
         }
         for (int32_t j = 0; j < w->n; j++) {
             const float *key = w->key + (int64_t)j * w->padded_k;
-            v16 uj = v16_set1(u[j][i]);
+            v16 ux = v16_set1(u[j][i]), uy = v16_set1(u[j][other]);
             RSSM_UNROLL
             for (int b = 0; b < nb; b++) {
-                x[b] = updated(decayed(x[b], alpha_of(w, vector_decay, j, b)), uj, v16_load(key + 16 * b));
+                v16 alpha = alpha_of(w, vector_decay, j, b), k = v16_load(key + 16 * b);
+                x[b] = updated(decayed(x[b], alpha), ux, k);
+                y[b] = updated(decayed(y[b], alpha), uy, k);
             }
         }
         RSSM_UNROLL
         for (int b = 0; b < nb; b++) {
             store_block(row, x[b], b, nb, tail);
+            store_block(pair, y[b], b, nb, tail);
         }
     }
 }
 
 /* ---- Reading ------------------------------------------------------------------------------------------ */
 
-/* Reads a tile with `nq` queries (1, 2 or 4; a constant): out[q] lane i = row i . query q. The chain of a row and a query
-   is the same for any number of queries. */
-RSSM_INLINE void read_tile(const tile *t, int nb, int tail, const float *r, int padded_k, const int nq, v16 *out) {
-    v16 p[4][16], one[RSSM_HEAD_DIM_MAX / 16]; /* a single query stays in registers */
-    const int step = nq == 1 ? 1 : 4 / nq; /* rows at a time; with one query the rows overlap by themselves */
+/* Queries that are read together at most. */
+enum { READ_QUERIES = 8 };
+
+/* Reads a tile with `nq` queries (1, 2, 4 or 8; a constant): out[q] lane i = row i . query q. The chain of a row and a
+   query is the same for any number of queries. next: NULL, or where to ask for the rows of another tile. */
+RSSM_INLINE void read_tile(const tile *t, int nb, int tail, const float *r, int padded_k, const int nq, v16 *out,
+                           ahead *next) {
+    v16 p[READ_QUERIES][16], one[RSSM_HEAD_DIM_MAX / 16]; /* a single query stays in registers */
+    const int step = nq == 1 ? 1 : nq == 8 ? 2 : 4; /* rows at a time, so that a load of a query serves several */
     RSSM_UNROLL
     for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
         one[b] = nq == 1 && b < nb ? v16_load(r + 16 * b) : v16_zero();
     }
     for (int i = 0; i < 16; i += step) {
-        v16 acc[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
+        v16 acc[16];
+        RSSM_UNROLL
+        for (int a = 0; a < 16; a++) {
+            acc[a] = v16_zero();
+        }
+        for (int s = 0; next != NULL && s < step; s++) {
+            ask_row(next, nb);
+        }
         if (i < t->lanes) {
             RSSM_UNROLL
             for (int b = 0; b < nb; b++) {
+                v16 x[4];
+                RSSM_UNROLL
                 for (int s = 0; s < step; s++) {
-                    const float *row = t->row[i + s < t->lanes ? i + s : t->lanes - 1];
-                    v16 x = load_block(row, b, nb, tail);
-                    for (int q = 0; q < nq; q++) {
-                        v16 query = nq == 1 ? one[b] : v16_load(r + (int64_t)q * padded_k + 16 * b);
-                        acc[s * nq + q] = v16_fma(x, query, acc[s * nq + q]);
+                    x[s] = load_block(t->row[i + s < t->lanes ? i + s : t->lanes - 1], b, nb, tail);
+                }
+                RSSM_UNROLL
+                for (int q = 0; q < nq; q++) {
+                    v16 query = nq == 1 ? one[b] : v16_load(r + (int64_t)q * padded_k + 16 * b);
+                    RSSM_UNROLL
+                    for (int s = 0; s < step; s++) {
+                        acc[s * nq + q] = v16_fma(x[s], query, acc[s * nq + q]);
                     }
                 }
             }
         }
-        for (int s = 0; s < step; s++) {
-            for (int q = 0; q < nq; q++) {
-                p[q][i + s] = acc[s * nq + q];
-            }
+        RSSM_UNROLL
+        for (int a = 0; a < step * nq; a++) {
+            p[a % nq][i + a / nq] = acc[a];
         }
     }
     for (int q = 0; q < nq; q++) {
@@ -267,19 +307,29 @@ typedef struct head_job {
 RSSM_INLINE void read_queries(const head_job *job, const tile *t, int nb, int tail) {
     const int32_t padded_k = job->fold->padded_k;
     v16 dots[RSSM_STEP_TOKENS_MAX];
+    ahead *next = job->fold->n == 0 ? job->next : NULL; /* a fold has asked for the next tile */
     int32_t q = 0;
+    for (; q + 8 <= job->queries; q += 8) {
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 8, dots + q, q == 0 ? next : NULL);
+    }
     for (; q + 4 <= job->queries; q += 4) {
-        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 4, dots + q);
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 4, dots + q, q == 0 ? next : NULL);
     }
     for (; q + 2 <= job->queries; q += 2) {
-        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 2, dots + q);
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 2, dots + q, q == 0 ? next : NULL);
     }
     for (; q < job->queries; q++) {
-        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 1, dots + q);
+        read_tile(t, nb, tail, job->r + (int64_t)q * padded_k, padded_k, 1, dots + q, q == 0 ? next : NULL);
     }
     for (q = 0; q < job->queries; q++) {
         float dot[16], *y = job->y + (int64_t)q * job->padded_v;
         v16_store(dot, dots[q]);
+        if (t->lanes == 16 && t->index[1] == t->index[0] + 1) { /* rows come in pairs at least */
+            for (int i = 0; i < 16; i += 2) {
+                memcpy(y + t->index[i], dot + i, 2 * sizeof(float));
+            }
+            continue;
+        }
         for (int i = 0; i < t->lanes; i++) {
             y[t->index[i]] = dot[i];
         }
@@ -311,18 +361,46 @@ RSSM_INLINE void read_head(const head_job *job, int nb, int tail) {
     }
 }
 
-/* y = (sum over the records a query sees, newest first, of c v) + its dot products. */
+/* y = (sum over the records a query sees, newest first, of c v) + its dot products, for 16 rows and `nq` queries from
+   `first` on (a constant): each query's own path through the step, then the history, of which a value serves all. */
+RSSM_INLINE void add_block(const head_job *job, int32_t first, const int nq, int32_t row) {
+    const window *w = job->eval;
+    const int rows = job->d_v - row < 16 ? job->d_v - row : 16;
+    const float *c = job->c + (int64_t)first * job->ld_c;
+    const int32_t own = job->newest < 0 ? 0 : job->newest; /* the step's first record */
+    v16 sum[READ_QUERIES];
+    RSSM_UNROLL
+    for (int q = 0; q < nq; q++) {
+        sum[q] = v16_zero();
+        for (int32_t j = job->newest + first + q; j >= own; j = record_before(w, j)) {
+            sum[q] = v16_fma(v16_set1(c[q * job->ld_c + j]), load_io(w->value[j], row, w->bf16, rows), sum[q]);
+        }
+    }
+    for (int32_t j = job->newest - 1; j >= 0; j--) {
+        v16 value = load_io(w->value[j], row, w->bf16, rows);
+        RSSM_UNROLL
+        for (int q = 0; q < nq; q++) {
+            sum[q] = v16_fma(v16_set1(c[q * job->ld_c + j]), value, sum[q]);
+        }
+    }
+    RSSM_UNROLL
+    for (int q = 0; q < nq; q++) {
+        float *y = job->y + (int64_t)(first + q) * job->padded_v + row;
+        v16_store(y, v16_add(sum[q], v16_load(y)));
+    }
+}
+
 static void add_values(const head_job *job) {
-    for (int32_t q = 0; q < job->queries; q++) {
-        const float *c = job->c + (int64_t)q * job->ld_c;
-        float *y = job->y + (int64_t)q * job->padded_v;
-        for (int32_t row = 0; row < job->d_v; row += 16) {
-            int rows = job->d_v - row < 16 ? job->d_v - row : 16;
-            v16 sum = v16_zero();
-            for (int32_t j = job->newest + q; j >= 0; j = record_before(job->eval, j)) {
-                sum = v16_fma(v16_set1(c[j]), load_io(job->eval->value[j], row, job->eval->bf16, rows), sum);
-            }
-            v16_store(y + row, v16_add(sum, v16_load(y + row)));
+    for (int32_t row = 0; row < job->d_v; row += 16) {
+        int32_t q = 0;
+        for (; q + 8 <= job->queries; q += 8) {
+            add_block(job, q, 8, row);
+        }
+        for (; q + 4 <= job->queries; q += 4) {
+            add_block(job, q, 4, row);
+        }
+        for (; q < job->queries; q++) {
+            add_block(job, q, 1, row);
         }
     }
 }
@@ -333,7 +411,8 @@ RSSM_INLINE void head_tiles(const head_job *job, int nb, int tail, int vector_de
     if (whole) {
         read_head(job, nb, tail);
     }
-    for (int32_t i = 0; i < 16 && !whole; i++) { /* the first tile; from there on one ahead */
+    /* The first tile, if walks have not asked for it; from there on one ahead. */
+    for (int32_t i = job->next->state == job->state ? job->next->row : 16; i < 16 && !whole; i++) {
         ask_row(job->next, nb);
     }
     for (int32_t number = 0; !whole && 16 * number < job->d_v; number++) {

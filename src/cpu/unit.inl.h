@@ -16,11 +16,19 @@ static inline int lanes_left(int d, int block) {
 }
 
 static inline v16 load_io(const void *p, int64_t i, int bf16, int n) {
+    if (n == 16) {
+        return bf16 ? v16_load_bf16((const uint16_t *)p + i) : v16_load((const float *)p + i);
+    }
     return bf16 ? v16_load_bf16_n((const uint16_t *)p + i, n) : v16_load_n((const float *)p + i, n);
 }
 
+/* Whole vectors are told apart, as loads of what a masked store wrote wait until it has left the core. */
 static inline void store_io(void *p, int64_t i, v16 x, int bf16, int n) {
-    if (bf16) {
+    if (bf16 && n == 16) {
+        v16_store_bf16((uint16_t *)p + i, x);
+    } else if (n == 16) {
+        v16_store((float *)p + i, x);
+    } else if (bf16) {
         v16_store_bf16_n((uint16_t *)p + i, x, n);
     } else {
         v16_store_n((float *)p + i, x, n);
@@ -245,7 +253,7 @@ static void decay_vector(const rssm_geometry *geo, const rssm_constants *constan
     for (int c = 0; c < geo->padded_k; c += 16) {
         int n = lanes_left(geo->d_k, c / 16);
         v16 a = channel_decay(geo, load_io(decay, c, bf16, n), v16_load(bias + c), A);
-        v16_store(alpha + c, n == 16 ? a : v16_select((m16)((1u << n) - 1u), a, v16_set1(1.0f)));
+        v16_store(alpha + c, n == 16 ? a : v16_select(v16_first(n), a, v16_set1(1.0f)));
     }
 }
 

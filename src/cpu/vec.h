@@ -4,8 +4,9 @@
  * more header that provides them. The vector always has 16 float lanes, whatever the registers are (an AVX2
  * header uses two, a NEON header four), so that every variant sums in the same order.
  *
- *   v16                    16 floats                     m16   a mask of 16 bits
+ *   v16                    16 floats                     m16   a mask of 16 lanes
  *   zero set1 load store   load_n store_n touch only the first n lanes (0..16); the others read as zero
+ *   store8                 the first 8 lanes, by a store that later loads of its parts need not wait for
  *   load_bf16[_n] store_bf16[_n]                         store rounds to nearest even and keeps NaN
  *   load_f16[_n] load_i8[_n]                             exact
  *   load_e4m3_256th[_n]    E4M3 / 256; the NaN codes read as +-480 / 256, which no number has
@@ -13,9 +14,10 @@
  *   add sub mul div fma(a,b,c)=a*b+c max min sqrt abs neg
  *   round                  to the nearest integer, ties to even
  *   ldexp(x, n)            x * 2^n for integral n, subnormal results and overflow included
- *   lt(a,b) -> m16         select(m,a,b): a where m is set
+ *   lt(a,b) first(n) -> m16                              the first n lanes; n from 0 to 16
+ *   select(m,a,b)          a where m is set
  *   sum                    over the lanes by the fixed tree: lanes 8 apart, then 4, 2, 1
- *   sum16(p)               lane i of the result is sum(p[i]), bit for bit
+ *   sum16(p)               lane i of the result is sum(p[i]), bit for bit; sum8(p) of 8, in the first 8 lanes
  *   transpose(to, from)    to[j][i] = from[i][j] for a block of 16 x 16 floats; row strides in floats
  *   flush_subnormals       from here on subnormal numbers may count as zero; returns what restore_subnormals takes back.
  *                          Decaying numbers run through that range on their way to zero, where some processors take
@@ -32,6 +34,12 @@
 #if defined(RSSM_VARIANT_AVX512)
 #include "vec_avx512.h"
 #define RSSM_VARIANT avx512
+#elif defined(RSSM_VARIANT_AVX2)
+#include "vec_avx2.h"
+#define RSSM_VARIANT avx2
+#elif defined(RSSM_VARIANT_NEON)
+#include "vec_neon.h"
+#define RSSM_VARIANT neon
 #else
 #include "vec_scalar.h"
 #define RSSM_VARIANT scalar

@@ -22,6 +22,7 @@ static inline v16 v16_set1(float x) { return _mm512_set1_ps(x); }
 static inline v16 v16_load(const float *p) { return _mm512_loadu_ps(p); }
 static inline v16 v16_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps(v16_first(n), p); }
 static inline void v16_store(float *p, v16 a) { _mm512_storeu_ps(p, a); }
+static inline void v16_store8(float *p, v16 a) { _mm256_storeu_ps(p, _mm512_castps512_ps256(a)); }
 static inline void v16_store_n(float *p, v16 a, int n) { _mm512_mask_storeu_ps(p, v16_first(n), a); }
 
 static inline v16 v16_of_bf16_(__m256i h) {
@@ -114,6 +115,21 @@ static inline v16 v16_sum16(const v16 p[16]) {
     v16 d = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
     /* 128-bit lane j holds rows base_j + {0, 2, 1, 3} with base = 0, 8, 4, 12 */
     const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    return _mm512_permutexvar_ps(order, d);
+}
+
+static inline v16 v16_sum8(const v16 p[8]) {
+    v16 a[4], b[2];
+    for (int i = 0; i < 4; i++) { /* rows i and i+4, lanes 8 apart added */
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(p[i], p[i + 4], 0x44), _mm512_shuffle_f32x4(p[i], p[i + 4], 0xee));
+    }
+    for (int i = 0; i < 2; i++) { /* 4 apart; 128-bit lanes: rows i, i+4, i+2, i+6 */
+        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 2], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 2], 0xdd));
+    }
+    __m512d x = _mm512_castps_pd(b[0]), y = _mm512_castps_pd(b[1]);
+    v16 c = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    v16 d = _mm512_add_ps(c, _mm512_permute_ps(c, 0xb1)); /* 128-bit lane j: rows base_j, base_j+1, each twice */
+    const __m512i order = _mm512_setr_epi32(0, 2, 8, 10, 4, 6, 12, 14, 0, 2, 8, 10, 4, 6, 12, 14);
     return _mm512_permutexvar_ps(order, d);
 }
 

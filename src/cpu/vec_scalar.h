@@ -29,6 +29,7 @@ static inline v16 v16_set1(float x) { RSSM_LANES_(x); }
 static inline v16 v16_load(const float *p) { RSSM_LANES_(p[i]); }
 static inline v16 v16_load_n(const float *p, int n) { RSSM_LANES_(i < n ? p[i] : 0.0f); }
 static inline void v16_store(float *p, v16 a) { memcpy(p, a.f, sizeof a.f); }
+static inline void v16_store8(float *p, v16 a) { memcpy(p, a.f, 8 * sizeof(float)); }
 static inline void v16_store_n(float *p, v16 a, int n) { memcpy(p, a.f, (size_t)n * sizeof(float)); }
 static inline v16 v16_load_bf16(const uint16_t *p) { RSSM_LANES_(rssm_f32_of_bf16(p[i])); }
 static inline v16 v16_load_bf16_n(const uint16_t *p, int n) { RSSM_LANES_(i < n ? rssm_f32_of_bf16(p[i]) : 0.0f); }
@@ -73,6 +74,7 @@ static inline m16 v16_lt(v16 a, v16 b) {
     }
     return m;
 }
+static inline m16 v16_first(int n) { return (m16)((1u << n) - 1u); }
 static inline v16 v16_select(m16 m, v16 a, v16 b) { RSSM_LANES_((m >> i) & 1 ? a.f[i] : b.f[i]); }
 
 static inline float v16_sum(v16 a) {
@@ -84,6 +86,7 @@ static inline float v16_sum(v16 a) {
     return a.f[0];
 }
 static inline v16 v16_sum16(const v16 p[16]) { RSSM_LANES_(v16_sum(p[i])); }
+static inline v16 v16_sum8(const v16 p[8]) { RSSM_LANES_(v16_sum(p[i & 7])); }
 static inline void v16_transpose(float *to, ptrdiff_t to_stride, const float *from, ptrdiff_t from_stride) {
     for (int j = 0; j < 16; j++) {
         for (int i = 0; i < 16; i++) {

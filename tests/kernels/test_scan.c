@@ -18,6 +18,8 @@
 
 #include <cmocka.h>
 
+#include <replayssm/base.h>
+
 #include "cpu/scan.h"
 
 enum { HEADS_MAX = 4, TOKENS_MAX = 160, SEED = 20260 };
@@ -193,16 +195,14 @@ typedef struct variant {
     rssm_scan_fn *scan;
 } variant;
 
-static int32_t variants(variant out[2]) {
+/* Those of this build that this machine can run. */
+static int32_t variants(variant out[3]) {
     int32_t n = 0;
-    out[n++] = (variant){"scalar", rssm_scan_scalar};
-#ifdef RSSM_BUILD_AVX512
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512bf16")) {
-        out[n++] = (variant){"avx512", rssm_scan_avx512};
+#define RSSM_CPU(isa, needs)                                                                                   \
+    if ((rssm_isa_available() & (needs)) == (needs)) {                                                         \
+        out[n++] = (variant){#isa, rssm_scan_##isa};                                                           \
     }
-#endif
+#include "kernels.def"
     return n;
 }
 
@@ -372,7 +372,7 @@ static int equal_rows(const problem *p, const result *a, const result *b, int32_
 /* ---- Tests ---- */
 
 static void each_variant(void (*test)(const variant *)) {
-    variant v[2];
+    variant v[3];
     int32_t n = variants(v);
     for (int32_t i = 0; i < n; i++) {
         random_state = SEED;

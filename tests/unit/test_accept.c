@@ -22,13 +22,17 @@ static void make_models(void) {
 }
 
 typedef struct emitted {
+    rse_sampler *sampler;
+    const rse_sampling *sampling;
     int32_t tokens[DEPTH + 1], count;
 } emitted;
 
-static bool take(void *user, int32_t token) {
+static rse_status take(void *user, const float *logits, int64_t position, int32_t *token, bool *more, rse_error *err) {
     emitted *e = user;
-    e->tokens[e->count++] = token;
-    return true;
+    rse_status status = rse_sampler_next(e->sampler, e->sampling, logits, position, token, err);
+    e->tokens[e->count++] = *token;
+    *more = true;
+    return status;
 }
 
 /* A round after token 0: drafts by the drafter, verified by the target. */
@@ -36,7 +40,7 @@ static emitted play(rse_sampler *sampler, const rse_sampling *sampling, int32_t 
     rse_tree tree = {.count = 1, .tokens = {0}, .parents = {-1}};
     float logits[RSSM_STEP_TOKENS_MAX][VOCAB];
     int32_t node = 0, path[RSSM_STEP_TOKENS_MAX], count;
-    emitted e = {.count = 0};
+    emitted e = {.sampler = sampler, .sampling = sampling};
     for (int32_t d = 0; d < DEPTH; d++) {
         float mine[VOCAB];
         memcpy(mine, drafter[tree.tokens[node]], sizeof mine);
@@ -45,7 +49,7 @@ static emitted play(rse_sampler *sampler, const rse_sampling *sampling, int32_t 
     for (int32_t i = 0; i < tree.count; i++) {
         memcpy(logits[i], target[tree.tokens[i]], sizeof logits[i]);
     }
-    OK(rse_tree_accept(&tree, sampler, sampling, logits[0], VOCAB, 11, take, &e, path, &count, &err));
+    OK(rse_tree_accept(&tree, logits[0], VOCAB, 11, take, &e, path, &count, &err));
     assert_int_equal(count, e.count);
     *right += count - 1;
     return e;

@@ -55,8 +55,8 @@ static rse_kv_pool *poisoned_pool(const setup *s, int64_t pages) {
     memset(rse_kv_keys(pool, 0, 0), 0xff, (size_t)(rse_kv_page_bytes(&desc) * pages));
     rse_kv_seq even = {0}, odd = {0};
     for (int64_t i = 1; i <= pages / 2; i++) {
-        assert_int_equal(rse_kv_seq_reserve(pool, &even, i * RSE_KV_PAGE, NULL), RSE_OK);
-        assert_int_equal(rse_kv_seq_reserve(pool, &odd, i * RSE_KV_PAGE, NULL), RSE_OK);
+        assert_int_equal(rse_kv_seq_reserve(pool, &even, 0, i * RSE_KV_PAGE, NULL), RSE_OK);
+        assert_int_equal(rse_kv_seq_reserve(pool, &odd, 0, i * RSE_KV_PAGE, NULL), RSE_OK);
     }
     rse_kv_seq_free(pool, &odd);
     rse_kv_seq_free(pool, &even);
@@ -89,7 +89,7 @@ static void free_inputs(inputs *in) {
 static void append(const setup *s, rse_kv_pool *pool, rse_kv_seq *seq, const inputs *in, int64_t start,
                    int64_t tokens) {
     int64_t kv = (int64_t)s->kv_heads * s->head_dim;
-    assert_int_equal(rse_kv_seq_reserve(pool, seq, start + tokens, NULL), RSE_OK);
+    assert_int_equal(rse_kv_seq_reserve(pool, seq, 0, start + tokens, NULL), RSE_OK);
     rse_kv_write(pool, seq, LAYER, start, tokens, in->k + start * kv, kv, in->v + start * kv, kv);
 }
 
@@ -314,19 +314,19 @@ static void test_pages(void **state) {
     rse_kv_pool *pool = poisoned_pool(s, 8);
     rse_kv_seq a = {0}, b = {0};
     rse_error err;
-    assert_int_equal(rse_kv_seq_reserve(pool, &a, 0, &err), RSE_OK);
+    assert_int_equal(rse_kv_seq_reserve(pool, &a, 0, 0, &err), RSE_OK);
     assert_int_equal(a.count, 0);
-    assert_int_equal(rse_kv_seq_reserve(pool, &a, 17, &err), RSE_OK);
+    assert_int_equal(rse_kv_seq_reserve(pool, &a, 0, 17, &err), RSE_OK);
     assert_int_equal(a.count, 2);
-    assert_int_equal(rse_kv_seq_reserve(pool, &a, 32, &err), RSE_OK);
+    assert_int_equal(rse_kv_seq_reserve(pool, &a, 0, 32, &err), RSE_OK);
     assert_int_equal(a.count, 2);
     assert_int_equal(rse_kv_pool_free_pages(pool), 6);
-    assert_int_equal(rse_kv_seq_reserve(pool, &b, 7 * RSE_KV_PAGE, &err), RSE_ERROR_MEMORY);
+    assert_int_equal(rse_kv_seq_reserve(pool, &b, 0, 7 * RSE_KV_PAGE, &err), RSE_ERROR_MEMORY);
     assert_non_null(strstr(err.text, "7 pages"));
     assert_non_null(strstr(err.text, "6 are free"));
     assert_int_equal(b.count, 0);
     assert_int_equal(rse_kv_pool_free_pages(pool), 6);
-    assert_int_equal(rse_kv_seq_reserve(pool, &b, 6 * RSE_KV_PAGE, &err), RSE_OK);
+    assert_int_equal(rse_kv_seq_reserve(pool, &b, 0, 6 * RSE_KV_PAGE, &err), RSE_OK);
     int seen[8] = {0};
     for (int i = 0; i < 8; i++) {
         int32_t page = i < 2 ? a.pages[i] : b.pages[i - 2];
@@ -349,7 +349,8 @@ static void test_pages(void **state) {
     rse_kv_pool_destroy(NULL);
 }
 
-static void test_copy_and_read(void **state) {
+/* Two sequences that hold the same pages, until one of them writes; and a third by way of memory. */
+static void test_share_and_read(void **state) {
     (void)state;
     enum { TOKENS = 37 };
     for (int i = 0; i < SETUPS; i++) {
@@ -359,9 +360,21 @@ static void test_copy_and_read(void **state) {
         rse_kv_seq a = {0}, b = {0};
         inputs in = make_inputs(s, TOKENS);
         append(s, pool, &a, &in, 0, TOKENS);
-        assert_int_equal(rse_kv_seq_copy(pool, &a, 20, &b, NULL), RSE_OK);
+        assert_int_equal(rse_kv_seq_share(pool, &a, 20, &b, NULL), RSE_OK);
         assert_int_equal(b.count, 2);
-        rse_kv_write(pool, &a, LAYER, 5, 1, in.v, kv, in.k, kv); /* the copy is its own */
+        assert_memory_equal(a.pages, b.pages, 2 * sizeof *a.pages);
+        assert_int_equal(rse_kv_pool_free_pages(pool), 5);
+        assert_int_equal(rse_kv_seq_wants(pool, &a, 5, TOKENS), 2);
+        assert_int_equal(rse_kv_seq_wants(pool, &a, 32, TOKENS), 0);
+        assert_int_equal(rse_kv_seq_reserve(pool, &a, 5, TOKENS, NULL), RSE_OK);
+        rse_kv_write(pool, &a, LAYER, 5, 1, in.v, kv, in.k, kv);
+        char *packed = malloc((size_t)rse_kv_pack_bytes(pool, 20));
+        rse_kv_pack(pool, &b, 20, packed);
+        rse_kv_seq_free(pool, &b);
+        assert_int_equal(rse_kv_pool_free_pages(pool), 5);
+        assert_int_equal(rse_kv_seq_reserve(pool, &b, 0, 20, NULL), RSE_OK);
+        rse_kv_unpack(pool, &b, 20, packed);
+        free(packed);
         float *k = random_row(TOKENS * (kv + 1)), *v = random_row(TOKENS * (kv + 1));
         rse_kv_read(pool, &b, LAYER, 3, 17, k, kv + 1, v, kv + 1);
         for (int64_t t = 0; t < 17; t++) {
@@ -375,6 +388,7 @@ static void test_copy_and_read(void **state) {
         free_inputs(&in);
         rse_kv_seq_free(pool, &a);
         rse_kv_seq_free(pool, &b);
+        assert_int_equal(rse_kv_pool_free_pages(pool), 8);
         rse_kv_pool_destroy(pool);
     }
 }
@@ -397,7 +411,7 @@ static void test_pool_limits(void **state) {
     assert_int_equal(rse_kv_pool_create(&none, &pool, NULL), RSE_OK);
     assert_int_equal(rse_kv_page_bytes(&none), 0);
     rse_kv_seq seq = {0};
-    assert_int_equal(rse_kv_seq_reserve(pool, &seq, 48, NULL), RSE_OK);
+    assert_int_equal(rse_kv_seq_reserve(pool, &seq, 0, 48, NULL), RSE_OK);
     rse_kv_seq_free(pool, &seq);
     rse_kv_pool_destroy(pool);
 }
@@ -406,7 +420,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_double), cmocka_unit_test(test_any_cut),
         cmocka_unit_test(test_batch),          cmocka_unit_test(test_strided_queries),
-        cmocka_unit_test(test_pages),          cmocka_unit_test(test_copy_and_read),
+        cmocka_unit_test(test_pages),          cmocka_unit_test(test_share_and_read),
         cmocka_unit_test(test_pool_limits),
     };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);

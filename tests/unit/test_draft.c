@@ -388,10 +388,15 @@ typedef struct end_watch {
     int32_t ids[STEP], count;
 } end_watch;
 
-static bool until_end(void *user, int32_t token) {
+static rse_status until_end(void *user, const float *logits, int64_t position, int32_t *token, bool *more,
+                            rse_error *err) {
+    (void)position;
+    (void)err;
     end_watch *watch = user;
-    watch->ids[watch->count++] = token;
-    return !rse_engine_is_end(watch->engine, token);
+    *token = argmax(logits, 4096);
+    watch->ids[watch->count++] = *token;
+    *more = !rse_engine_is_end(watch->engine, *token);
+    return RSE_OK;
 }
 
 /* Where an end token is accepted, text, state and counts end. */
@@ -413,9 +418,6 @@ static void nothing_is_kept_after_an_end_token(void **state) {
     for (int32_t i = 0; i + 1 < tree.count; i++) {
         logits[(size_t)i * 4096 + (size_t)tree.tokens[i + 1]] = 9.0f;
     }
-    rse_sampler *sampler;
-    OK(rse_sampler_create(4096, &sampler, &err));
-    const rse_sampling greedy = RSE_SAMPLING_GREEDY;
     int32_t path[RSSM_STEP_TOKENS_MAX], count;
     end_watch watch = {engine, {0}, 0};
     prompt_row(s, engine, g.tokens, 20, NULL);
@@ -425,14 +427,13 @@ static void nothing_is_kept_after_an_end_token(void **state) {
                    .accepted = RSE_ACCEPT_ALL,
                    .parents = tree.parents};
     OK(rse_engine_step(engine, &row, 1, NULL, NULL, &err));
-    OK(rse_tree_accept(&tree, sampler, &greedy, logits, 4096, 21, until_end, &watch, path, &count, &err));
+    OK(rse_tree_accept(&tree, logits, 4096, 21, until_end, &watch, path, &count, &err));
     assert_int_equal(count, 2);
     assert_int_equal(watch.count, 2);
     assert_int_equal(watch.ids[1], end);
     OK(rse_session_choose(s, path, count, &err));
     assert_int_equal(rse_session_position(s) + rse_session_pending(s), 22);
     free(logits);
-    rse_sampler_destroy(sampler);
     rse_safetensors_close(g.files);
     rse_engine_close(engine);
 }

@@ -200,8 +200,14 @@ static void test_refused(void **state) {
     bad = good;
     bad.max_tokens = -1;
     REFUSED(RSE_ERROR_USAGE, "-1", rse_sched_add(sched, &bad, &request, &err));
-    bad.max_tokens = 300000;
-    REFUSED(RSE_ERROR_USAGE, "262144", rse_sched_add(sched, &bad, &request, &err));
+    bad = good;
+    bad.logprobs = 21;
+    REFUSED(RSE_ERROR_USAGE, "21", rse_sched_add(sched, &bad, &request, &err));
+    bad = good;
+    bad.penalties.repetition = -1.0f;
+    REFUSED(RSE_ERROR_USAGE, "repetition penalty is -1", rse_sched_add(sched, &bad, &request, &err));
+    bad.penalties = (rse_penalties){.presence = 2.5f};
+    REFUSED(RSE_ERROR_USAGE, "presence penalty is 2.5", rse_sched_add(sched, &bad, &request, &err));
     bad = good;
     bad.sampling.top_p = 0.0f;
     REFUSED(RSE_ERROR_USAGE, "top-p", rse_sched_add(sched, &bad, &request, &err));
@@ -222,7 +228,8 @@ static void test_refused(void **state) {
     rse_safetensors_close(g.files);
 }
 
-/* Three pages of 16 tokens: one request gets stuck, the other one goes on in the room that is left. */
+/* Three pages of 16 tokens: the younger request is parked while the older one needs them all, and goes on after it;
+   one that needs more than there are ends with an error of its own. */
 static void test_no_pages(void **state) {
     (void)state;
     golden g = golden_open("tiny-gdn");
@@ -230,12 +237,12 @@ static void test_no_pages(void **state) {
         engine_open("tiny-gdn", (rse_engine_options){.sessions = 2, .kv_bytes = 3 * 16 * 2048});
     rse_sched *sched;
     OK(rse_sched_create(engine, &sched, &err));
-    rse_request *requests[2];
-    for (int32_t i = 0; i < 2; i++) {
-        rse_request_desc desc = {.session = session_open(engine, 0),
-                                 .prompt = g.greedy,
-                                 .count = i == 0 ? 31 : 10,
-                                 .max_tokens = 6,
+    rse_request *requests[3];
+    static const int32_t prompts[3] = {31, 40, 10};
+    for (int32_t i = 0; i < 3; i++) {
+        rse_request_desc desc = {.prompt = g.greedy,
+                                 .count = prompts[i],
+                                 .max_tokens = i == 1 ? 20 : 6,
                                  .ignore_end = true,
                                  .sampling = RSE_SAMPLING_GREEDY};
         OK(rse_sched_add(sched, &desc, &requests[i], &err));
@@ -245,18 +252,61 @@ static void test_no_pages(void **state) {
         OK(rse_sched_step(sched, &running, &err));
     }
     int64_t count;
-    (void)rse_request_tokens(requests[0], &count);
-    assert_int_equal(rse_request_state(requests[0]), RSE_FINISH_ERROR);
-    assert_int_equal(rse_request_error(requests[0])->status, RSE_ERROR_MEMORY);
-    assert_int_equal(count, 2);
-    assert_int_equal(rse_request_state(requests[1]), RSE_FINISH_LENGTH);
+    assert_int_equal(rse_request_state(requests[0]), RSE_FINISH_LENGTH);
+    (void)rse_request_tokens(requests[1], &count);
+    assert_int_equal(rse_request_state(requests[1]), RSE_FINISH_ERROR);
+    assert_int_equal(rse_request_error(requests[1])->status, RSE_ERROR_MEMORY);
+    assert_int_equal(count, 9);
+    assert_int_equal(rse_request_state(requests[2]), RSE_FINISH_LENGTH);
+    rse_request_desc large = {.prompt = g.tokens, .count = 49, .sampling = RSE_SAMPLING_GREEDY};
+    rse_request *refused;
+    REFUSED(RSE_ERROR_USAGE, "take 4 pages of keys and values; there are 3",
+            rse_sched_add(sched, &large, &refused, &err));
     rse_sched_destroy(sched);
     rse_engine_close(engine);
     rse_safetensors_close(g.files);
 }
 
+/* More requests than a step has tokens, and one long prompt: each gets on within a few steps, however small a step. */
+static void test_fair(void **state) {
+    (void)state;
+    enum { MANY = 7 };
+    static const int32_t budgets[] = {1, 3, 20};
+    golden g = golden_open("tiny-gdn");
+    for (size_t b = 0; b < sizeof budgets / sizeof budgets[0]; b++) {
+        rse_engine *engine = engine_open("tiny-gdn", (rse_engine_options){.sessions = MANY, .batch_tokens = budgets[b]});
+        rse_sched *sched;
+        OK(rse_sched_create(engine, &sched, &err));
+        rse_request *requests[MANY];
+        for (int32_t i = 0; i < MANY; i++) {
+            rse_request_desc desc = {.prompt = g.tokens + i,
+                                     .count = i == 2 ? 60 : 2,
+                                     .max_tokens = 200,
+                                     .ignore_end = true,
+                                     .sampling = RSE_SAMPLING_GREEDY};
+            OK(rse_sched_add(sched, &desc, &requests[i], &err));
+        }
+        int64_t before[MANY] = {0}, gap[MANY] = {0};
+        for (int32_t step = 0, running; step < 90; step++) {
+            OK(rse_sched_step(sched, &running, &err));
+            for (int32_t i = 0; i < MANY; i++) {
+                int64_t count;
+                (void)rse_request_tokens(requests[i], &count);
+                count += 60 - rse_request_prompt_left(requests[i]);
+                gap[i] = count > before[i] ? 0 : gap[i] + 1;
+                before[i] = count;
+                assert_true(gap[i] <= 2 * MANY);
+            }
+        }
+        rse_sched_destroy(sched);
+        rse_engine_close(engine);
+    }
+    rse_safetensors_close(g.files);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fair),
         cmocka_unit_test(test_together),
         cmocka_unit_test(test_end),
         cmocka_unit_test(test_refused),

@@ -195,7 +195,7 @@ static void check_sums(void **state) {
     (void)state;
     uint32_t seed = 1;
     for (int trial = 0; trial < 2000; trial++) {
-        float rows[16][16], together[16], tree[16];
+        float rows[16][16], together[16], eight[17] = {[8] = 7.0f}, tree[16];
         v16 p[16];
         for (int i = 0; i < 16; i++) {
             for (int j = 0; j < 16; j++) {
@@ -205,6 +205,8 @@ static void check_sums(void **state) {
             p[i] = v16_load(rows[i]);
         }
         v16_store(together, v16_sum16(p));
+        v16_store8(eight, v16_sum8(p + trial % 9));
+        assert_true(eight[8] == 7.0f);
         for (int i = 0; i < 16; i++) {
             memcpy(tree, rows[i], sizeof tree);
             for (int half = 8; half > 0; half /= 2) {
@@ -213,6 +215,7 @@ static void check_sums(void **state) {
                 }
             }
             assert_true(together[i] == tree[0]);
+            assert_true(i < trial % 9 || i >= trial % 9 + 8 || eight[i - trial % 9] == tree[0]);
             assert_true(v16_sum(p[i]) == tree[0]);
         }
     }
