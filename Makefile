@@ -6,6 +6,7 @@
 #   make test          all tests: optimised, under sanitizers, checks of the tree
 #   make test-long     drafting over 64 prompts of 64 tokens and 200 rounds; 64-bit Arm under qemu: half an hour
 #   make bench         measure the kernels
+#   make study         narrow states over a long text: make study TEXT=FILE [STUDY=FOLDER]; hours
 #   make deb           Debian packages, looked through by lintian and compared with the last tag
 #   make install       PREFIX=/usr/local, DESTDIR=
 #   make cuda-compile  compile the CUDA sources for all architectures, where there is nvcc
@@ -18,7 +19,7 @@
 PREFIX ?= /usr/local
 WERROR ?= OFF
 
-.PHONY: all demo test test-long test-gpu bench deb install analyse cuda-compile format-check tidy clean
+.PHONY: all demo test test-long test-gpu bench study deb install analyse cuda-compile format-check tidy clean
 
 # Tests are left out until somebody asks for them, so that building takes no test framework.
 CONFIGURE = cmake --preset release -DRSSM_WERROR=$(WERROR)
@@ -63,6 +64,10 @@ deb:
 	@cmake --build build/deb
 	@cd build/deb && cpack >/dev/null && ls *.deb && lintian --fail-on error,warning --suppress-tags maintscript-calls-ldconfig *.deb
 	@packaging/abi-diff.sh build/deb/src/libreplayssm.so
+
+study: all
+	@test -n "$(TEXT)" || { echo "make study reads a long text: make study TEXT=FILE" >&2; exit 2; }
+	@tools/study.sh build/bin/replayssm "$(TEXT)" $(or $(STUDY),study)
 
 install: all
 	@cmake --install build --prefix "$(PREFIX)"
