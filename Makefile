@@ -11,6 +11,7 @@
 #   make install       PREFIX=/usr/local, DESTDIR=
 #   make cuda-compile  compile the CUDA sources for all architectures, where there is nvcc
 #   make test-gpu      the tests on a CUDA device
+#   make analyse       cppcheck
 #   make format-check  clang-format; make tidy: clang-tidy
 #   make clean
 #
@@ -18,7 +19,7 @@
 PREFIX ?= /usr/local
 WERROR ?= OFF
 
-.PHONY: all demo test test-long test-gpu bench study deb install cuda-compile format-check tidy clean
+.PHONY: all demo test test-long test-gpu bench study deb install analyse cuda-compile format-check tidy clean
 
 # Tests are left out until somebody asks for them, so that building takes no test framework.
 CONFIGURE = cmake --preset release -DRSSM_WERROR=$(WERROR)
@@ -51,6 +52,10 @@ test-long:
 
 bench: all
 	@build/bin/replayssm bench kernel
+
+analyse:
+	@cppcheck --enable=warning,performance --std=c11 --quiet --inline-suppr --suppressions-list=tests/cppcheck.txt \
+	    --error-exitcode=1 -I include -I src -I engine -DRSSM_BUILD_SCALAR src/*.c src/ref src/cpu/*.c engine tools bench/*.c
 
 # Debian packages, in build/deb. CPack writes scripts that call ldconfig, beside the trigger that is enough.
 deb:
