@@ -29,8 +29,8 @@ int main(int argc, char **argv) {
     chk_start(argc, argv);
     const int32_t count = cb_isas(&isas);
     for (size_t g = 0; g < sizeof groups / sizeof groups[0]; g++) {
-        if (CB_DEVICE && (groups[g] == fl_hostile || groups[g] == fl_hostile_calls || groups[g] == fl_group_e2 ||
-                          groups[g] == fl_long)) {
+        if (CB_DEVICE && (groups[g] == fl_hostile || groups[g] == fl_hostile_calls || groups[g] == fl_group_e ||
+                          groups[g] == fl_group_e2 || groups[g] == fl_long)) {
             continue; /* refusals of the host, the device's are in gpu/; formats that it has not */
         }
         for (const fl_test *t = groups[g]; t->name != NULL; t++) {
