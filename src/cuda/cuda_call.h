@@ -16,8 +16,16 @@ extern "C" {
 
 /* Tokens that a scan (prefill, conventional) takes at a time. */
 enum { RSSM_CUDA_SCAN_TOKENS = 16 };
-/* Tiles of the state in flight in a block of a decode, and what a thread holds of one, in exact shapes. */
+/* Tiles of the state in flight in a block of decode.cu, and what a thread holds of one, in exact shapes. */
 enum { RSSM_CUDA_STAGES = 2, RSSM_CUDA_TILE_BYTES = 128 };
+/* Of a block of decode_stream.cu: warps that evaluate, stages, each for a tile, and units' working memory. */
+enum {
+    RSSM_STREAM_WARPS = 8,
+    RSSM_STREAM_STAGE_BYTES = 8192,
+    RSSM_STREAM_STAGES = RSSM_STREAM_WARPS,
+    RSSM_STREAM_BUFFERS_LEAST = 3,
+    RSSM_STREAM_BUFFERS_MAX = 8
+};
 
 /* One per cache, in device memory. */
 typedef struct rssm_cuda_words {
@@ -25,6 +33,8 @@ typedef struct rssm_cuda_words {
     unsigned long long error;  /* RSSM_FAULT_* seen since it was last asked for */
     unsigned long long steps, row_steps, flushes, bytes_read, bytes_written, failed_slots;
     unsigned int ticket; /* blocks of the running begin that have ended */
+    unsigned int left;   /* blocks of the running decode that have */
+    unsigned int unit;   /* of the running decode, handed out besides each block's first */
     unsigned int unused;
 } rssm_cuda_words;
 
@@ -52,8 +62,8 @@ typedef struct rssm_cuda_layout {
     int32_t records;    /* rows of the window */
     int32_t tokens;     /* most tokens at a time */
     int32_t slice;      /* rows of the state that a block works on */
-    int32_t key, query, gram, state;
-    int32_t head; /* from a section of one of the block's heads to that of the next; of the first head: */
+    int32_t key, norm, query, gram, state;
+    int32_t head; /* from a section of one of the unit's heads to that of the next; of the first head: */
     int32_t alpha, beta, value, walked, coefficient, product, y;
     int32_t total;
 } rssm_cuda_layout;
@@ -73,8 +83,10 @@ typedef struct rssm_cuda_step {
     int32_t gate_bf16, out_bf16;
     int32_t prefill, conventional;
     int32_t slices;  /* blocks that share a head */
-    int32_t threads; /* of a block of a decode: 128 or 256 */
-    int32_t heads;   /* that a block takes, of one key head; 1 where slices is more */
+    int32_t heads;   /* of a unit, of one key head; 1 where slices is more */
+    int32_t threads; /* of a block of decode.cu: 128 or 256 */
+    int32_t streams; /* decode_stream.cu does it, with so many blocks */
+    int32_t buffers; /* of each of them */
     float *memory;   /* working memory of the blocks where it does not fit a multiprocessor, else NULL */
     float *y;        /* [tokens][value_heads][d_v]: outputs before the norm, where blocks share a norm, else NULL */
 } rssm_cuda_step;
@@ -118,6 +130,7 @@ typedef struct rssm_cuda_copy {
 /* Each returns a cudaError_t. */
 int rssm_launch_begin(const rssm_cuda_begin *call, void *stream);
 int rssm_launch_decode(const rssm_cuda_step *call, void *stream);
+int rssm_launch_decode_stream(const rssm_cuda_step *call, void *stream); /* the same where streams is not 0 */
 int rssm_launch_scan(const rssm_cuda_step *call, void *stream);
 int rssm_launch_fold(const rssm_cuda_fold *call, void *stream);
 /* Passes over lists. */

@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_MAJOR = 8, STATIC_SHARED = 1024 }; /* bytes of a block besides its working memory, and what the system takes */
+enum {
+    LEAST_MAJOR = 8,
+    STATIC_SHARED = 5120, /* bytes of a block besides its working memory, and what the system takes */
+    STREAM_UNITS = 12     /* so that its blocks end together */
+};
 
 /* ---- Failing ------------------------------------------------------------------------------------------ */
 
@@ -277,6 +281,7 @@ static int load_kernels(int shared_bytes) {
     int error = rssm_load_begin();
     error = error == 0 ? rssm_load_lists() : error;
     error = error == 0 ? rssm_load_decode(shared_bytes) : error;
+    error = error == 0 ? rssm_load_decode_stream(shared_bytes) : error;
     error = error == 0 ? rssm_load_scan(shared_bytes) : error;
     return error == 0 ? rssm_load_fold(shared_bytes) : error;
 }
@@ -309,7 +314,12 @@ rssm_status rssm_cuda_open(rssm_context *context, char *message, size_t capacity
     error = error == cudaSuccess ? cudaGetDevice(&before) : error;
     error = error == cudaSuccess ? cudaSetDevice(index) : error;
     error = error == cudaSuccess ? cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index) : error;
-    *cuda = (rssm_cuda){.index = index, .major = p.major, .minor = p.minor, .shared_bytes = shared - STATIC_SHARED};
+    *cuda = (rssm_cuda){.index = index,
+                        .major = p.major,
+                        .minor = p.minor,
+                        .processors = p.multiProcessorCount,
+                        .stream_units = STREAM_UNITS,
+                        .shared_bytes = shared - STATIC_SHARED};
     error = error == cudaSuccess ? (cudaError_t)load_kernels(cuda->shared_bytes) : error;
     rssm_cuda_leave((rssm_cuda_scope){before});
     if (error != cudaSuccess) {

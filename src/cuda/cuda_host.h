@@ -12,6 +12,8 @@
 typedef struct rssm_cuda {
     int32_t index;
     int32_t major, minor;
+    int32_t processors;
+    int32_t stream_units; /* decode_stream.cu serves steps with so many units for each of them */
     int32_t shared_bytes; /* of a block's working memory */
     char name[64];
 } rssm_cuda;
@@ -53,7 +55,8 @@ rssm_status rssm_cuda_check_stream(rssm_cache *cache, void *stream);
 rssm_status rssm_cuda_check_pointer(rssm_cache *cache, const char *name, const void *pointer);
 
 /* Working memory of a block that has `records` rows of a window and `tokens` tokens at a time, `slice` rows of the state;
-   threads: of a decode, which walks queries and streams the state through; 0: none. heads: that a block takes. */
+   threads: of a block of a decode, which walks queries and streams the state through; 0: none, < 0: it walks, with the
+   stages elsewhere. heads: of a unit. */
 rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, int32_t tokens, int32_t slice, int32_t threads,
                                      int32_t heads);
 /* Rows of the state that one block of a scan holds, if its working memory spills or not. */
@@ -86,6 +89,7 @@ void rssm_cuda_mirror_close(rssm_cache *mirror);
 int rssm_load_begin(void);
 int rssm_load_lists(void);
 int rssm_load_decode(int shared_bytes);
+int rssm_load_decode_stream(int shared_bytes);
 int rssm_load_scan(int shared_bytes);
 int rssm_load_fold(int shared_bytes);
 

@@ -6,7 +6,9 @@ enum {
     MOST_HEADS = 8,
     LEAST_BLOCKS = 1600, /* three times what an H200 runs at once */
     LEAST_THREADS = 384, /* on a multiprocessor */
-    STATIC_BYTES = 1400  /* of a block besides its working memory */
+    STATIC_BYTES = 1400, /* of a block of decode.cu besides its working memory */
+    GOOD_BUFFERS = 4,    /* of a block of decode_stream.cu */
+    STREAMS = -1         /* threads of a layout whose stages are not in it */
 };
 
 /* ---- Working memory ----------------------------------------------------------------------------------- */
@@ -25,14 +27,15 @@ rssm_cuda_layout rssm_cuda_layout_of(const rssm_geometry *g, int32_t records, in
                                      int32_t heads) {
     rssm_cuda_layout l = {.width = (g->d_k + 31) / 32 * 32, .records = records, .tokens = tokens, .slice = slice};
     l.key = take(&l.total, records * l.width);
+    l.norm = take(&l.total, g->l2 ? records : 0);
     l.query = take(&l.total, tokens * l.width);
-    l.gram = take(&l.total, threads > 0 && !g->delta ? tokens * records : 0);
-    l.state = take(&l.total, exact(g) ? threads * RSSM_CUDA_STAGES * RSSM_CUDA_TILE_BYTES / 4 : 0);
+    l.gram = take(&l.total, threads != 0 && !g->delta ? tokens * records : 0);
+    l.state = take(&l.total, exact(g) && threads > 0 ? threads * RSSM_CUDA_STAGES * RSSM_CUDA_TILE_BYTES / 4 : 0);
     const int32_t first = l.total;
     l.alpha = take(&l.total, g->vector_decay ? records * l.width : records);
     l.beta = take(&l.total, records);
     l.value = take(&l.total, g->bf16 ? (records * slice + 1) / 2 : records * slice);
-    l.walked = take(&l.total, threads > 0 && g->delta ? tokens * l.width : 0);
+    l.walked = take(&l.total, threads != 0 && g->delta ? tokens * l.width : 0);
     l.coefficient = take(&l.total, tokens * records);
     l.product = take(&l.total, tokens);
     l.y = take(&l.total, tokens * slice);
@@ -59,7 +62,7 @@ static int32_t resident(const rssm_cache *cache, const rssm_cuda_layout *l) {
 /* Heads that a block of a decode takes, and its layout: as many of a key head's as leave blocks enough to fill the device,
    and room for enough of them at once on a multiprocessor. Threads: small blocks, except where many tokens need so much
    memory that large ones are what fills it. */
-static void shape_decode(const rssm_cache *cache, rssm_cuda_step *step) {
+static void shape_blocks(const rssm_cache *cache, rssm_cuda_step *step) {
     const rssm_geometry *g = &cache->geometry;
     const int32_t tokens = g->step_tokens;
     step->threads = tokens > 2 ? 256 : 128;
@@ -75,12 +78,47 @@ static void shape_decode(const rssm_cache *cache, rssm_cuda_step *step) {
     }
 }
 
+/* Tokens of a step that decode_stream.cu serves faster than decode.cu, by kind; measured on an H200 at 128 to 512 rows. */
+static const struct {
+    int32_t from, to;
+} streamed[] = {[RSSM_MAMBA2] = {1, 4}, [RSSM_GDN] = {1, 2}, [RSSM_KDA] = {5, RSSM_STEP_TOKENS_MAX}};
+
+/* For decode_stream.cu: a unit takes as many of a key head's heads as leave each block units enough, and room for some of
+   them. Without the delta rule preparing is mostly what its heads share, so one head of several is too few. */
+static void shape_stream(const rssm_cache *cache, rssm_cuda_step *step) {
+    const rssm_geometry *g = &cache->geometry;
+    const rssm_cuda *cuda = rssm_cuda_of(cache);
+    const int32_t bytes = cuda->shared_bytes - RSSM_STREAM_STAGES * RSSM_STREAM_STAGE_BYTES;
+    for (int32_t n = g->delta || g->ratio == 1 ? 1 : 2; n <= MOST_HEADS && n <= g->ratio; n++) {
+        const rssm_cuda_layout l = rssm_cuda_layout_of(g, g->rows.records, g->step_tokens, g->d_v, STREAMS, n);
+        const int32_t buffers = bytes / (l.total * (int32_t)sizeof(float));
+        const int64_t units = (int64_t)step->batch.rows * g->value_heads / n;
+        const int32_t least = n == 1 ? RSSM_STREAM_BUFFERS_LEAST : GOOD_BUFFERS;
+        if (g->ratio % n == 0 && units >= (int64_t)cuda->stream_units * cuda->processors && buffers >= least) {
+            step->streams = cuda->processors;
+            step->buffers = buffers < RSSM_STREAM_BUFFERS_MAX ? buffers : RSSM_STREAM_BUFFERS_MAX;
+            step->heads = n;
+            step->layout = l;
+        }
+    }
+}
+
+static void shape_decode(const rssm_cache *cache, bool may_stream, rssm_cuda_step *step) {
+    const rssm_geometry *g = &cache->geometry;
+    shape_blocks(cache, step);
+    const bool conventional = cache->desc.method == RSSM_METHOD_CONVENTIONAL;
+    if (may_stream && exact(g) &&
+        (conventional || (g->step_tokens >= streamed[g->kind].from && g->step_tokens <= streamed[g->kind].to))) {
+        shape_stream(cache, step);
+    }
+}
+
 /* A step's working memory and slices. A prompt runs as a scan. */
-static void shape_step(const rssm_cache *cache, bool prefill, rssm_cuda_step *step) {
+static void shape_step(const rssm_cache *cache, bool prefill, bool may_stream, rssm_cuda_step *step) {
     const rssm_geometry *g = &cache->geometry;
     int32_t slice = g->d_v;
     if (!prefill) {
-        shape_decode(cache, step);
+        shape_decode(cache, may_stream, step);
     } else {
         const int32_t tokens = RSSM_CUDA_SCAN_TOKENS, records = g->rows.records > tokens ? g->rows.records : tokens;
         slice = rssm_cuda_scan_slice(g, false);
@@ -116,7 +154,7 @@ static rssm_status prepare(rssm_cache *cache, int32_t rows, int64_t tokens) {
     int64_t floats = 0, y = 0;
     for (int32_t prefill = 0; prefill < 2; prefill++) {
         rssm_cuda_step step = {.batch = {.rows = rows}};
-        shape_step(cache, prefill != 0, &step);
+        shape_step(cache, prefill != 0, false, &step);
         int64_t need = (int64_t)rows * g->value_heads * step.slices * step.layout.total;
         floats = rssm_cuda_spills(cache, &step.layout) && need > floats ? need : floats;
         y = shares_norm(g, step.slices) ? tokens * g->value_heads * g->d_v : y;
@@ -223,8 +261,8 @@ rssm_status rssm_cuda_layer(rssm_cache *cache, int32_t layer, const rssm_batch *
                                .conventional = conventional};
         memcpy(step.parts, cache->parts + (int64_t)layer * RSSM_PARTS, sizeof step.parts);
         step.parts[RSSM_PART_CURSOR] = cache->parts[RSSM_PART_CURSOR];
-        shape_step(cache, prefill, &step);
-        step.memory = rssm_cuda_spills(cache, &step.layout) ? state->memory : NULL;
+        shape_step(cache, prefill, true, &step);
+        step.memory = step.streams == 0 && rssm_cuda_spills(cache, &step.layout) ? state->memory : NULL;
         step.y = shares_norm(&cache->geometry, step.slices) ? state->y : NULL;
         int error = prefill ? rssm_launch_scan(&step, stream) : rssm_launch_decode(&step, stream);
         status = rssm_cuda_check(cache->context, error, "launching a layer");

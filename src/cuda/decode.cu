@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A layer of a decode step: append the step's records, fold what begin planned, walk the queries back, read the
- * checkpoint once for all of them. A block takes one or more value heads of a row that share a key head (or a slice of
- * one). The state streams through stages of shared memory, asked for before anything else, across the block's heads, while
- * the block walks. The conventional method is the same code with the new token among the records to fold and nothing to
- * walk.
+ * A layer of a decode step. A block takes one or more value heads of a row that share a key head: a unit. The state streams
+ * through stages of shared memory, asked for before anything else, across the unit's heads, while the block prepares it.
+ * What decode_stream.cu does better goes there, with the same bits. Also the norms that heads share, after either.
  */
-#include "cuda/device/head.cuh"
+#include "cuda/device/unit.cuh"
 
 enum { NORM_THREADS = 128, STAGES = RSSM_CUDA_STAGES };
 
@@ -40,7 +38,7 @@ template <class S, int THREADS> struct stream {
     }
     __device__ __forceinline__ void take(tile<S> &x, int row) {
         __pipeline_wait_prior(STAGES - 1);
-        take_tile<S>(x, at, row, memory + stage * FLOATS);
+        take_fetched<S>(x, at, row, memory + stage * FLOATS);
     }
     /* The tile taken last has been used: its stage is free. */
     __device__ __forceinline__ void go_on() {
@@ -49,11 +47,10 @@ template <class S, int THREADS> struct stream {
     }
 };
 
-/* Folds and reads one head whose records lie in working memory. */
+/* Evaluates one head whose records lie in working memory. */
 template <class S, bool DELTA, bool VECTOR, int THREADS>
-static __device__ __forceinline__ void run_head(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
-                                int fold, const float *queries, const memory &m, stream<S, THREADS> &states) {
-    const rssm_cuda_layout &l = c.layout;
+static __device__ __forceinline__ void run_head(const rssm_cuda_step &c, const unit_work &work, const slot_parts &slot, const head_place &p,
+                                const memory &m, stream<S, THREADS> &states) {
     const tile_place &at = states.at;
     float *state = slot.checkpoint + ((int64_t)p.hv * c.geometry.d_v + p.first) * c.geometry.d_k;
     for (int first = 0; first < p.rows; first += S::ROWS * at.groups) {
@@ -63,66 +60,19 @@ static __device__ __forceinline__ void run_head(const rssm_cuda_step &c, const s
         } else {
             load_tile<S>(x, at, state, first);
         }
-        for (int j = 0; j < fold; j++) {
-            apply_record<S, DELTA, VECTOR>(x, at, l, m, c.geometry.bf16, first, j);
-        }
-        if (fold > 0) {
-            store_tile<S>(x, at, state, first);
-        }
-        for (int t = 0; t < row.tokens; t++) {
-            columns<S> query;
-            load_columns<S>(query, at, queries + t * l.width);
-            read_tile<S>(x, at, query, first, m.y + t * l.slice);
-        }
+        evaluate_tile<S, DELTA, VECTOR>(x, at, c, work, state, first, m);
         if constexpr (S::EXACT) {
             states.go_on();
         }
     }
 }
 
-/* All heads of a block go from stage to stage together, so that they share its waits. */
-template <class S, bool DELTA, bool VECTOR, int THREADS>
-static __device__ __forceinline__ void decode_heads(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
-                                    const slot_maps &maps, const memory &m, stream<S, THREADS> &states) {
-    const rssm_cuda_layout &l = c.layout;
-    const rssm_geometry &g = c.geometry;
-    const bool scalar = !DELTA && !VECTOR, walks = !c.conventional;
-    const int n = row.history - row.first, fold = row.fold + (c.conventional ? row.tokens : 0);
-    const uint8_t *map = maps.record + row.first;
-    const stretch s = {row.token, 0, row.tokens, row.held, maps.record + row.history, maps.conv, walks, true};
-    const seen_records seen = {fold, walks ? n : -1 - RSSM_STEP_TOKENS_MAX, n, scalar && walks};
-    for (int i = 0; i < c.heads; i++) {
-        gather_head<S, VECTOR>(g, c.constants, slot, head_at(g, p, i), map, n, l.width, memory_of_head(m, l, i));
-    }
-    __pipeline_commit();
-    gather_keys<S>(g, slot, p, map, n, l.width, m);
-    take_keys<(S::BLOCKS + 3) / 4>(c, slot, p, s, n, m);
-    take_heads(c, slot, p, s, n, c.heads, m);
-    __pipeline_wait_prior(0);
-    __syncthreads();
-    if (walks && scalar) {
-        gram_products<S>(l, m, states.at, row.tokens, fold, n);
-        __syncthreads();
-        walk_scalar(l, m, c.heads, row.tokens, fold, n);
-    } else if (walks) {
-        walk_vector<S, DELTA, VECTOR>(l, m, states.at, c.heads, row.tokens, fold, n);
-        __syncthreads();
-    }
-    for (int i = 0; i < c.heads; i++) {
-        const memory own = memory_of_head(m, l, i);
-        run_head<S, DELTA, VECTOR, THREADS>(c, row, slot, head_at(g, p, i), fold, walks && !scalar ? own.walked : m.query, own, states);
-    }
-    __syncthreads();
-    add_values(c, p, m, row.tokens, c.heads, seen);
-    __syncthreads();
-    write_outputs(c, p, row.token, row.tokens, c.heads, m);
-}
-
 template <class S, bool DELTA, bool VECTOR, int THREADS>
 static __device__ __forceinline__ void decode_block(const rssm_cuda_step &c) {
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
-    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, c.heads);
+    const team w = {(int)threadIdx.x, THREADS, 0};
+    const head_place p = place_of_block(c.geometry, c.slices, c.layout.slice, c.heads);
     slot_parts slot = {};
     const step_row row = find_row(c, p.row, false, &slot);
     if (!row.work) {
@@ -130,25 +80,35 @@ static __device__ __forceinline__ void decode_block(const rssm_cuda_step &c) {
     }
     if (!row.live) {
         for (int i = 0; i < c.heads; i++) {
-            write_zeros(c, head_at(c.geometry, p, i), row);
+            write_zeros(w, c, head_at(c.geometry, p, i), row);
         }
         return;
     }
-    const memory m = memory_at(memory_base<S>(c.memory, c.layout.total, shared), c.layout);
+    float *base = memory_base<S>(c.memory, c.layout.total, shared);
+    const memory m = memory_at(base, c.layout);
     const int64_t head = (int64_t)c.geometry.d_v * c.geometry.d_k;
-    stream<S, THREADS> states = {place_of<THREADS>(c.geometry.d_k, p.rows),
+    const unit_work work = work_of(c, row);
+    stream<S, THREADS> states = {place_of<THREADS>(w.thread, c.geometry.d_k, p.rows),
                                 slot.checkpoint + p.hv * head + p.first * c.geometry.d_k,
                                 head * (c.geometry.modulo ? c.geometry.key_heads : 1),
                                 0,
                                 c.heads,
                                 0,
-                                m.state};
+                                base + c.layout.state};
     if constexpr (S::EXACT) {
         states.start();
     }
-    load_maps(maps, slot.cursor, c.geometry.rows);
-    count_block(c, row, slot, row.fold + (c.conventional ? row.tokens : 0)); /* a barrier, for the maps too */
-    decode_heads<S, DELTA, VECTOR, THREADS>(c, row, slot, p, maps, m, states);
+    load_maps(w, maps, slot.cursor, c.geometry.rows);
+    __syncthreads();
+    if (w.thread == 0) {
+        count_unit(c, row, slot, work.fold, gridDim.x);
+    }
+    prepare_unit<S, DELTA, VECTOR, THREADS>(w, c, row, slot, p, maps.record, maps.conv, m);
+    for (int i = 0; i < c.heads; i++) {
+        run_head<S, DELTA, VECTOR, THREADS>(c, work, slot, head_at(c.geometry, p, i), memory_of_head(m, c.layout, i), states);
+    }
+    __syncthreads();
+    write_outputs(w, c, p, row.token, row.tokens, c.heads, m);
 }
 
 /* Steps of one or two tokens take small blocks, of which a multiprocessor has many; for more tokens, which need more
@@ -234,15 +194,19 @@ extern "C" int rssm_launch_decode(const rssm_cuda_step *call, void *stream) {
     if (call->batch.rows == 0) {
         return 0;
     }
-    const int large = call->threads == 256;
-    kernels[large][variant_of(g, call->memory)][g.kind - RSSM_MAMBA2]<<<blocks, (unsigned)call->threads, bytes, (cudaStream_t)stream>>>(*call);
-    int error = (int)cudaGetLastError();
+    int error = 0;
+    if (call->streams) {
+        error = rssm_launch_decode_stream(call, stream);
+    } else {
+        const decode_kernel kernel = kernels[call->threads == 256][variant_of(g, call->memory)][g.kind - RSSM_MAMBA2];
+        kernel<<<blocks, (unsigned)call->threads, bytes, (cudaStream_t)stream>>>(*call);
+        error = (int)cudaGetLastError();
+    }
     return error == 0 && call->y != nullptr ? rssm_launch_shared_norm(call, stream) : error;
 }
 
 extern "C" int rssm_load_decode(int shared_bytes) {
     cudaFuncAttributes unused;
-    int error = load_table(kernels[0], shared_bytes);
-    error = error == 0 ? load_table(kernels[1], shared_bytes) : error;
+    int error = load_table(&kernels[0][0][0], 18, shared_bytes);
     return error == 0 ? (int)cudaFuncGetAttributes(&unused, (const void *)shared_norm) : error;
 }

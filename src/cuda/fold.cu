@@ -14,14 +14,18 @@ static __device__ __forceinline__ void fold_job(const rssm_cuda_fold &c, const h
     if (n == 0 && !c.into_dst) {
         return;
     }
-    load_maps(maps, slot.cursor, g.rows);
+    const team w = whole_block();
+    load_maps(w, maps, slot.cursor, g.rows);
     __syncthreads();
     const int first_record = (int)(checkpoint - rssm_cursor_base(slot.cursor));
-    gather_keys<S>(g, slot, p, maps.record + first_record, n, l.width, m);
-    gather_head<S, VECTOR>(g, c.constants, slot, p, maps.record + first_record, n, l.width, m);
+    gather_keys<S>(w, g, slot, p, maps.record + first_record, n, l.width, m);
+    gather_head<S, VECTOR>(w, g, c.constants, slot, p, maps.record + first_record, n, l.width, m);
+    __pipeline_commit();
     __pipeline_wait_prior(0);
     __syncthreads();
-    const tile_place at = place_of<THREADS>(g.d_k, p.rows);
+    scale_keys<S>(w, g, n, l.width, m);
+    __syncthreads();
+    const tile_place at = place_of<THREADS>(w.thread, g.d_k, p.rows);
     const int64_t offset = ((int64_t)p.hv * g.d_v + p.first) * g.d_k;
     float *to = part_at<float>(c.parts, RSSM_PART_CHECKPOINT, c.dst[job]) + offset;
     for (int first = 0; first < p.rows; first += S::ROWS * at.groups) {
@@ -42,7 +46,7 @@ template <class S, bool DELTA, bool VECTOR>
 static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ rssm_cuda_fold c) {
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
-    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, 1);
+    const head_place p = place_of_block(c.geometry, c.slices, c.layout.slice, 1);
     const memory m = memory_at(memory_base<S>(c.memory, c.layout.total, shared), c.layout);
     for (int64_t job = p.row; job < c.count; job += gridDim.y) {
         __syncthreads();
@@ -68,5 +72,5 @@ extern "C" int rssm_launch_fold(const rssm_cuda_fold *call, void *stream) {
 }
 
 extern "C" int rssm_load_fold(int shared_bytes) {
-    return load_table(kernels, shared_bytes);
+    return load_table(&kernels[0][0], 9, shared_bytes);
 }

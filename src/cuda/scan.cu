@@ -12,14 +12,18 @@ template <class S, bool DELTA, bool VECTOR>
 static __device__ void scan_head(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, const head_place &p,
                           const slot_maps &maps, const memory &m) {
     const rssm_cuda_layout &l = c.layout;
-    const tile_place at = place_of<THREADS>(c.geometry.d_k, p.rows);
+    const team w = whole_block();
+    const tile_place at = place_of<THREADS>(w.thread, c.geometry.d_k, p.rows);
     float *state = slot.checkpoint + ((int64_t)p.hv * c.geometry.d_v + p.first) * c.geometry.d_k;
     tile<S> x;
     load_tile<S>(x, at, state, 0);
     if (row.fold > 0) {
-        gather_keys<S>(c.geometry, slot, p, maps.record + row.first, row.fold, l.width, m);
-        gather_head<S, VECTOR>(c.geometry, c.constants, slot, p, maps.record + row.first, row.fold, l.width, m);
+        gather_keys<S>(w, c.geometry, slot, p, maps.record + row.first, row.fold, l.width, m);
+        gather_head<S, VECTOR>(w, c.geometry, c.constants, slot, p, maps.record + row.first, row.fold, l.width, m);
+        __pipeline_commit();
         __pipeline_wait_prior(0);
+        __syncthreads();
+        scale_keys<S>(w, c.geometry, row.fold, l.width, m);
         __syncthreads();
         for (int j = 0; j < row.fold; j++) {
             apply_record<S, DELTA, VECTOR>(x, at, l, m, c.geometry.bf16, 0, j);
@@ -29,19 +33,19 @@ static __device__ void scan_head(const rssm_cuda_step &c, const step_row &row, c
     for (int offset = 0; offset < row.tokens; offset += RSSM_CUDA_SCAN_TOKENS) {
         const int left = row.tokens - offset, n = left < RSSM_CUDA_SCAN_TOKENS ? left : RSSM_CUDA_SCAN_TOKENS;
         const stretch s = {row.token, offset, n, row.held, nullptr, maps.conv, false, false};
-        take_keys<(S::BLOCKS + 3) / 4>(c, slot, p, s, 0, m);
-        take_heads(c, slot, p, s, 0, 1, m);
+        take_keys<(S::BLOCKS + 3) / 4>(w, c, slot, p, s, 0, m);
+        take_heads(w, c, slot, p, s, 0, 1, m);
+        __syncthreads();
+        sum_values(w, c, p, m, n, 1, seen_records{0, -1 - RSSM_CUDA_SCAN_TOKENS, 0}); /* the state holds the values */
         __syncthreads();
         for (int t = 0; t < n; t++) {
             columns<S> query;
             apply_record<S, DELTA, VECTOR>(x, at, l, m, c.geometry.bf16, 0, t);
             load_columns<S>(query, at, m.query + t * l.width);
-            read_tile<S>(x, at, query, 0, m.y + t * l.slice);
+            read_tile<S>(x, at, query, 1.0f, 0, m.y + t * l.slice);
         }
         __syncthreads();
-        add_values(c, p, m, n, 1, seen_records{0, -1 - RSSM_CUDA_SCAN_TOKENS, 0, false}); /* the state holds the values */
-        __syncthreads();
-        write_outputs(c, p, row.token + offset, n, 1, m);
+        write_outputs(w, c, p, row.token + offset, n, 1, m);
         __syncthreads();
     }
     store_tile<S>(x, at, state, 0);
@@ -51,18 +55,21 @@ template <class S, bool DELTA, bool VECTOR>
 static __global__ void __launch_bounds__(THREADS, 2) scan(const __grid_constant__ rssm_cuda_step c) {
     extern __shared__ float4 shared[];
     __shared__ slot_maps maps;
-    const head_place p = place_in_head(c.geometry, c.slices, c.layout.slice, 1);
+    const head_place p = place_of_block(c.geometry, c.slices, c.layout.slice, 1);
     slot_parts slot = {};
     const step_row row = find_row(c, p.row, false, &slot);
     if (!row.work) {
         return;
     }
     if (!row.live) {
-        write_zeros(c, p, row);
+        write_zeros(whole_block(), c, p, row);
         return;
     }
-    load_maps(maps, slot.cursor, c.geometry.rows);
-    count_block(c, row, slot, row.fold + row.tokens); /* a barrier, for the maps too */
+    load_maps(whole_block(), maps, slot.cursor, c.geometry.rows);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        count_unit(c, row, slot, row.fold + row.tokens, gridDim.x);
+    }
     scan_head<S, DELTA, VECTOR>(c, row, slot, p, maps, memory_at(memory_base<S>(c.memory, c.layout.total, shared), c.layout));
 }
 
@@ -137,6 +144,6 @@ extern "C" int rssm_launch_scan(const rssm_cuda_step *call, void *stream) {
 
 extern "C" int rssm_load_scan(int shared_bytes) {
     cudaFuncAttributes unused;
-    int error = load_table(kernels, shared_bytes);
+    int error = load_table(&kernels[0][0], 9, shared_bytes);
     return error == 0 ? (int)cudaFuncGetAttributes(&unused, (const void *)leave_prompt) : error;
 }

@@ -8,10 +8,12 @@
 
 #include "cuda/cuda_call.h"
 #include "cuda/device/numbers.cuh"
+#include "cuda/device/pipeline.cuh"
 
 /* Working memory: sections of rssm_cuda_layout. */
 struct memory {
     float *key;         /* [records][width] normalised keys, oldest first */
+    float *norm;        /* [records]: their inverse norms */
     float *query;       /* [tokens][width] */
     float *gram;        /* [tokens][records]: k . q, where the heads of a group share them */
     /* of one of the block's heads: */
@@ -22,13 +24,11 @@ struct memory {
     float *coefficient; /* [tokens][records] */
     float *product;     /* [tokens]: of the decays a query has met, where r is that times the query */
     float *y;           /* [tokens][slice] */
-    /* of all: */
-    float *state;       /* stages of rows of the state on their way to registers */
 };
 
 static __device__ __forceinline__ memory memory_at(float *base, const rssm_cuda_layout &l) {
-    return memory{base + l.key,  base + l.query,       base + l.gram,    base + l.alpha, base + l.beta, base + l.value,
-                  base + l.walked, base + l.coefficient, base + l.product, base + l.y,     base + l.state};
+    return memory{base + l.key, base + l.norm, base + l.query,       base + l.gram,    base + l.alpha, base + l.beta, base + l.value,
+                  base + l.walked, base + l.coefficient, base + l.product, base + l.y};
 }
 
 /* The same with the sections of the block's head i. */
@@ -82,13 +82,14 @@ struct head_place {
     bool first_slice; /* leaves what the head's slices share: gates */
 };
 
-/* The first of a block's `heads` heads; they share a key head. */
-static __device__ __forceinline__ head_place place_in_head(const rssm_geometry &g, int slices, int slice_rows, int heads) {
+/* The first of the `heads` heads of a row's unit; they share a key head. */
+static __device__ __forceinline__ head_place place_of_unit(const rssm_geometry &g, int slices, int slice_rows, int heads, int row,
+                                           int unit) {
     head_place p;
-    const unsigned slice = blockIdx.x % (unsigned)slices, h = blockIdx.x / (unsigned)slices * (unsigned)heads;
+    const unsigned slice = (unsigned)unit % (unsigned)slices, h = (unsigned)unit / (unsigned)slices * (unsigned)heads;
     const unsigned ratio = (unsigned)g.ratio;
     p.h = (int)h;
-    p.row = (int)blockIdx.y;
+    p.row = row;
     p.key = (int)(h / ratio);
     p.hv = g.modulo ? p.key + (int)(h % ratio) * g.key_heads : p.h;
     p.first = (int)slice * slice_rows;
@@ -99,7 +100,13 @@ static __device__ __forceinline__ head_place place_in_head(const rssm_geometry &
     return p;
 }
 
-/* The i-th of a block's heads, from the first. */
+/* A block's unit where the grid is [rows][units]. */
+static __device__ __forceinline__ head_place place_of_block(const rssm_geometry &g, int slices, int slice_rows,
+                                int heads) {
+    return place_of_unit(g, slices, slice_rows, heads, (int)blockIdx.y, (int)blockIdx.x);
+}
+
+/* The i-th of a unit's heads, from the first. */
 static __device__ __forceinline__ head_place head_at(const rssm_geometry &g, head_place p, int i) {
     p.h += i;
     p.hv += i * (g.modulo ? g.key_heads : 1);
@@ -127,7 +134,8 @@ static __device__ __forceinline__ void fault(rssm_cuda_words *words, unsigned lo
 }
 
 /* Tokens of a row of a batch: false if they lie beyond the limits. */
-static __device__ __forceinline__ bool row_tokens(const rssm_batch &b, int row, int64_t limit, int *token, int *tokens) {
+static __device__ __forceinline__ bool row_tokens(const rssm_batch &b, int row, int64_t limit, int *token,
+                                int *tokens) {
     int64_t begin = b.offsets != nullptr ? b.offsets[row] : (int64_t)row * b.uniform_tokens;
     int64_t end = b.offsets != nullptr ? b.offsets[row + 1] : begin + b.uniform_tokens;
     *token = (int)begin;
@@ -135,9 +143,8 @@ static __device__ __forceinline__ bool row_tokens(const rssm_batch &b, int row, 
     return begin >= 0 && end >= begin && end <= limit;
 }
 
-/* What begin planned for a row; every thread of the block finds the same. ran: for the kernels that follow, what the
-   layer has just run. All that is needed is asked for before any of it is looked at. */
-static __device__ __forceinline__ step_row find_row(const rssm_cuda_step &c, int index, bool ran, slot_parts *slot) {
+/* A row of the batch and its slot's parts; no parts for padding. Every thread that asks finds the same. */
+static __device__ __forceinline__ step_row locate_row(const rssm_cuda_step &c, int index, slot_parts *slot) {
     step_row row = {};
     const int64_t s = c.batch.slots[index * c.batch.slots_stride];
     const bool mine = c.batch.prefill == nullptr ? !c.prefill : (c.batch.prefill[index] != 0) == (c.prefill != 0);
@@ -145,34 +152,46 @@ static __device__ __forceinline__ step_row find_row(const rssm_cuda_step &c, int
         return row;
     }
     row.work = true;
-    if (s < c.reserved || s >= c.slots) {
-        return row;
+    if (s >= c.reserved && s < c.slots) {
+        *slot = slot_at(c.parts, s);
     }
-    *slot = slot_at(c.parts, s);
-    const rssm_cursor *cursor = slot->cursor;
+    return row;
+}
+
+/* What begin planned for a row that has a slot. ran: for the kernels that follow, what the layer has just run. All that is
+   needed is asked for before any of it is looked at. */
+static __device__ __forceinline__ void plan_row(const rssm_cuda_step &c, int index, bool ran, const rssm_cursor *cursor,
+                                const rssm_layer_cursor *layer, step_row *row) {
     const uint32_t state = cursor->state;
     const int step = cursor->step, pending = cursor->pending, prefill = cursor->prefill, at = cursor->row;
-    const int64_t position = cursor->position, target = cursor->target, checkpoint = slot->layer->checkpoint;
-    const uint64_t serial = slot->layer->serial;
-    row.history = cursor->history;
-    row.held = cursor->held;
-    row.serial = cursor->serial;
-    const bool whole = c.prefill || c.conventional, done = serial == row.serial;
-    row.live = state == RSSM_CURSOR_READY & at == index & pending == row.tokens &
-               step == (whole ? RSSM_STEP_WHOLE : RSSM_STEP_DECODE) & (prefill != 0) == (c.prefill != 0) & (ran ? done : !(whole & done));
-    if (!row.live && !ran) {
+    const int64_t position = cursor->position, target = cursor->target, checkpoint = layer->checkpoint;
+    const uint64_t serial = layer->serial;
+    row->history = cursor->history;
+    row->held = cursor->held;
+    row->serial = cursor->serial;
+    const bool whole = c.prefill || c.conventional, done = serial == row->serial;
+    row->live = state == RSSM_CURSOR_READY & at == index & pending == row->tokens &
+                step == (whole ? RSSM_STEP_WHOLE : RSSM_STEP_DECODE) & (prefill != 0) == (c.prefill != 0) & (ran ? done : !(whole & done));
+    if (!row->live && !ran) {
         fault(c.words, RSSM_FAULT_STEP);
-        return row;
+        return;
     }
     const int64_t ahead = target - checkpoint;
-    row.first = (int)(checkpoint - (position - row.history));
-    row.fold = ahead > 0 ? (int)ahead : 0;
+    row->first = (int)(checkpoint - (position - row->history));
+    row->fold = ahead > 0 ? (int)ahead : 0;
+}
+
+static __device__ __forceinline__ step_row find_row(const rssm_cuda_step &c, int index, bool ran, slot_parts *slot) {
+    step_row row = locate_row(c, index, slot);
+    if (slot->cursor != nullptr) {
+        plan_row(c, index, ran, slot->cursor, slot->layer, &row);
+    }
     return row;
 }
 
 /* The outputs of a padding row. */
-static __device__ void write_zeros(const rssm_cuda_step &c, const head_place &p, const step_row &row) {
-    for (int64_t i = threadIdx.x; i < (int64_t)row.tokens * p.rows; i += blockDim.x) {
+static __device__ void write_zeros(const team &w, const rssm_cuda_step &c, const head_place &p, const step_row &row) {
+    for (int64_t i = w.thread; i < (int64_t)row.tokens * p.rows; i += w.threads) {
         int64_t token = row.token + i / p.rows, at = p.first + i % p.rows;
         at += token * c.out.token_stride + p.hv * c.out.head_stride;
         store_io(c.out.data, at, 0.0f, c.out_bf16);
@@ -198,11 +217,11 @@ static __device__ void count_row(const rssm_cuda_step &c, const step_row &row) {
     }
 }
 
-/* A block has read the layer's cursor; the last of the row's to do so moves it on. What the blocks have yet to do is over
-   before any other launch looks. */
-static __device__ __forceinline__ void count_block(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, int64_t moved) {
-    __syncthreads();
-    if (threadIdx.x == 0 && atomicAdd((unsigned int *)&slot.layer->ended, 1u) + 1 == gridDim.x) {
+/* A unit has read the layer's cursor; the last of the row's `units` to do so moves it on. What they have yet to do is over
+   before any other launch looks. One thread's work, once no other has yet to read. */
+static __device__ __forceinline__ void count_unit(const rssm_cuda_step &c, const step_row &row, const slot_parts &slot, int64_t moved,
+                                  unsigned int units) {
+    if (atomicAdd((unsigned int *)&slot.layer->ended, 1u) + 1 == units) {
         slot.layer->ended = 0;
         slot.layer->checkpoint += moved;
         slot.layer->serial = row.serial;

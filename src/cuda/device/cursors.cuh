@@ -28,7 +28,8 @@ static __device__ __forceinline__ rssm_cursor *cursor_at(const rssm_cuda_cache &
     return part_at<rssm_cursor>(c.parts, RSSM_PART_CURSOR, slot);
 }
 
-static __device__ __forceinline__ rssm_layer_cursor *layer_cursor_at(const rssm_cuda_cache &c, int layer, int64_t slot) {
+static __device__ __forceinline__ rssm_layer_cursor *layer_cursor_at(const rssm_cuda_cache &c, int layer,
+                                int64_t slot) {
     return part_at<rssm_layer_cursor>(c.parts + (int64_t)layer * RSSM_PARTS, RSSM_PART_LAYER_CURSOR, slot);
 }
 

@@ -20,8 +20,8 @@ static __device__ __forceinline__ void apply_record(tile<S> &x, const tile_place
     }
 #pragma unroll
     for (int r = 0; r < S::ROWS; r++) {
-        int row = first + at.group + r * at.groups;
-        value[r] = row < at.rows ? value_at(m, bf16, j * l.slice + row) : 0.0f;
+        const int row = first + at.group + r * at.groups;
+        value[r] = (S::EXACT || row < at.rows) ? value_at(m, bf16, j * l.slice + row) : 0.0f;
     }
     update_tile<S, DELTA, VECTOR>(x, at, key, decay, VECTOR ? 0.0f : m.alpha[j], m.beta[j], value);
 }
@@ -32,11 +32,12 @@ struct slot_maps {
     uint8_t conv[RSSM_CONV_ROWS_MAX + 4];
 };
 
-static __device__ __forceinline__ void load_maps(slot_maps &maps, const rssm_cursor *cursor, const rssm_rows &rows) {
-    for (int i = threadIdx.x; i < rows.records; i += blockDim.x) {
+static __device__ __forceinline__ void load_maps(const team &w, slot_maps &maps, const rssm_cursor *cursor,
+                                const rssm_rows &rows) {
+    for (int i = w.thread; i < rows.records; i += w.threads) {
         maps.record[i] = cursor->row_map[i];
     }
-    for (int i = threadIdx.x; i < rows.conv; i += blockDim.x) {
+    for (int i = w.thread; i < rows.conv; i += w.threads) {
         maps.conv[i] = cursor->conv_map[i];
     }
 }
@@ -53,7 +54,7 @@ template <class S> static __device__ __forceinline__ float *memory_base(float *s
 /* Shapes: blocks of columns, and how many rows a thread holds at a time. */
 typedef tile_shape<4, 2, true> stream_128; /* decode */
 typedef tile_shape<2, 4, true> stream_64;
-typedef tile_shape<4, 4, true> shape_128; /* folds, scans */
+typedef tile_shape<4, 4, true> shape_128; /* folds, scans, decode_stream.cu */
 typedef tile_shape<2, 8, true> shape_64;
 typedef tile_shape<8, 2, false> shape_any;
 
@@ -74,10 +75,10 @@ static inline int variant_of(const rssm_geometry &g, const float *memory) {
      {kernel<exact_128, false, false>, kernel<exact_128, true, false>, kernel<exact_128, true, true>}}
 #endif
 
-/* Loads all instances and allows them the device's shared memory. */
-template <class K> static int load_table(K (&table)[3][3], int shared_bytes) {
-    for (int i = 0; i < 9; i++) {
-        const void *kernel = (const void *)table[i / 3][i % 3];
+/* Loads `count` instances and allows them the device's shared memory. */
+template <class K> static int load_table(const K *table, int count, int shared_bytes) {
+    for (int i = 0; i < count; i++) {
+        const void *kernel = (const void *)table[i];
         cudaError_t error = kernel == nullptr
                                 ? cudaSuccess
                                 : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);

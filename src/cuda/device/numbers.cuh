@@ -63,6 +63,25 @@ static __device__ __forceinline__ float4 load4_whole(const void *p, int64_t at, 
     return __ldg((const float4 *)((const float *)p + at));
 }
 
+/* Four elements of a row in working memory, of which `left` exist. */
+static __device__ __forceinline__ float4 held4(const void *p, int at, int left, int bf16) {
+    if (bf16) {
+        const uint16_t *from = (const uint16_t *)p + at;
+        if (left >= 4 && ((uintptr_t)from & 7) == 0) {
+            const uint2 h = *(const uint2 *)from;
+            return make_float4(__uint_as_float(h.x << 16), __uint_as_float(h.x & 0xffff0000u), __uint_as_float(h.y << 16),
+                               __uint_as_float(h.y & 0xffff0000u));
+        }
+        return make_float4(left > 0 ? f32_of_bf16(from[0]) : 0.0f, left > 1 ? f32_of_bf16(from[1]) : 0.0f,
+                           left > 2 ? f32_of_bf16(from[2]) : 0.0f, left > 3 ? f32_of_bf16(from[3]) : 0.0f);
+    }
+    const float *from = (const float *)p + at;
+    if (left >= 4 && ((uintptr_t)from & 15) == 0) {
+        return *(const float4 *)from;
+    }
+    return make_float4(left > 0 ? from[0] : 0.0f, left > 1 ? from[1] : 0.0f, left > 2 ? from[2] : 0.0f, left > 3 ? from[3] : 0.0f);
+}
+
 static __device__ __forceinline__ void store4(void *p, int64_t at, int left, float4 x, int bf16) {
     if (bf16) {
         uint16_t *to = (uint16_t *)p + at;

@@ -15,13 +15,14 @@ static __device__ __forceinline__ void store_output(const rssm_cuda_step &c, int
     store_io(c.out.data, token * c.out.token_stride + hv * c.out.head_stride + row, y, c.out_bf16);
 }
 
-/* n tokens of a block's heads, m.y complete; m: of the first head. Where blocks share a norm, y goes to the call's memory
+/* n tokens of a unit's heads, m.y complete; m: of the first head. Where blocks share a norm, y goes to the call's memory
    for the kernel that follows; else a warp finishes a token of a head. */
-static __device__ __forceinline__ void write_outputs(const rssm_cuda_step &c, const head_place &first, int64_t token, int n, int heads, const memory &m) {
+static __device__ __forceinline__ void write_outputs(const team &w, const rssm_cuda_step &c, const head_place &first,
+                                int64_t token, int n, int heads, const memory &m) {
     const rssm_geometry &g = c.geometry;
-    const int lane = threadIdx.x & 31, warps = blockDim.x / 32, norm = g.out_norm;
+    const int lane = w.thread & 31, warps = w.threads / 32, norm = g.out_norm;
     const bool head_norm = norm == RSSM_OUT_NORM_HEAD_SILU || norm == RSSM_OUT_NORM_HEAD_SIGMOID;
-    for (int k = threadIdx.x / 32; k < n * heads; k += warps) {
+    for (int k = w.thread / 32; k < n * heads; k += warps) {
         const int i = k / n, t = k - i * n;
         const head_place p = head_at(g, first, i);
         const float *from = m.y + i * c.layout.head + t * c.layout.slice;
@@ -57,27 +58,38 @@ static __device__ __forceinline__ void write_outputs(const rssm_cuda_step &c, co
 struct seen_records {
     int first, newest; /* token t sees the records first .. newest + t */
     int own;           /* its own value is that of record own + t */
-    bool product;      /* S q is yet to be multiplied by the query's product */
 };
 
-/* y = (sum over the records a token sees, newest first, of c v) + S r + D v, in place, for n tokens of a block's heads. */
-static __device__ __forceinline__ void add_values(const rssm_cuda_step &c, const head_place &p, const memory &m, int n, int heads,
+/* y = (sum over the records a token sees, newest first, of c v) + D v, for n tokens of a unit's heads, four rows a thread.
+   S r comes later. */
+static __device__ __forceinline__ void sum_values(const team &w, const rssm_cuda_step &c, const head_place &p, const memory &m, int n, int heads,
                                   const seen_records &seen) {
-    const int slice = c.layout.slice, records = c.layout.records, bf16 = c.geometry.bf16, rows = p.rows * n;
-    for (int k = threadIdx.x; k < heads * rows; k += blockDim.x) {
-        const int i = k / rows, t = (k - i * rows) / p.rows, row = k - i * rows - t * p.rows;
+    const int slice = c.layout.slice, records = c.layout.records, bf16 = c.geometry.bf16, fours = (p.rows + 3) / 4, per_head = fours * n;
+    for (int k = w.thread; k < heads * per_head; k += w.threads) {
+        const int i = k / per_head, t = (k - i * per_head) / fours, row = 4 * (k - i * per_head - t * fours), left = p.rows - row;
         const memory own = memory_of_head(m, c.layout, i);
         const float *coefficient = own.coefficient + t * records;
-        float sum = 0.0f, y = own.y[t * slice + row];
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
         for (int j = seen.newest + t; j >= seen.first; j--) {
-            sum = __fmaf_rn(coefficient[j], value_at(own, bf16, j * slice + row), sum);
+            const float x = coefficient[j];
+            sum = fma4(make_float4(x, x, x, x), held4(own.value, j * slice + row, left, bf16), sum);
         }
-        y = __fadd_rn(sum, seen.product ? __fmul_rn(own.product[t], y) : y);
         if (c.constants.D != nullptr) {
-            y = __fmaf_rn(c.constants.D[p.h + i], value_at(own, bf16, (seen.own + t) * slice + row), y);
+            const float D = c.constants.D[p.h + i];
+            sum = fma4(make_float4(D, D, D, D), held4(own.value, (seen.own + t) * slice + row, left, bf16), sum);
         }
-        own.y[t * slice + row] = y;
+        float *y = own.y + t * slice + row;
+        y[0] = sum.x;
+        if (left > 1) {
+            y[1] = sum.y;
+        }
+        if (left > 2) {
+            y[2] = sum.z;
+        }
+        if (left > 3) {
+            y[3] = sum.w;
+        }
     }
 }
 

@@ -29,7 +29,7 @@ template <class S> struct tile {
     float x[S::ROWS][S::BLOCKS][4];
 };
 
-/* What a thread of a block holds of a head: rows first + r * groups, r < ROWS, of those below `rows`. */
+/* What a thread of a team holds of a head: rows first + r * groups, r < ROWS, of those below `rows`. */
 struct tile_place {
     int lane;   /* of the eight */
     int group, groups;
@@ -37,8 +37,8 @@ struct tile_place {
     int rows;   /* of the slice */
 };
 
-template <int THREADS> static __device__ __forceinline__ tile_place place_of(int d_k, int rows) {
-    return tile_place{(int)threadIdx.x & 7, (int)threadIdx.x >> 3, THREADS / 8, d_k, (d_k + 31) / 32, rows}; /* constants fold */
+template <int THREADS> static __device__ __forceinline__ tile_place place_of(int thread, int d_k, int rows) {
+    return tile_place{thread & 7, thread >> 3, THREADS / 8, d_k, (d_k + 31) / 32, rows}; /* constants fold */
 }
 
 template <class S> static __device__ __forceinline__ void load_tile(tile<S> &t, const tile_place &p, const float *state, int first) {
@@ -91,11 +91,12 @@ template <class S> static __device__ __forceinline__ void store_tile(const tile<
     }
 }
 
-/* A stage: the rows of a tile on their way to registers, by asynchronous copies. Each thread fetches what it will read
-   itself, so that it waits for nobody. Thread by thread: [ROWS][BLOCKS] vectors, the block's threads side by side. */
+/* The same by asynchronous copies to a stage in shared memory. Each thread fetches what it will read itself, so that it
+   waits for nobody. Thread by thread: [ROWS][BLOCKS] vectors, the team's threads side by side. */
 template <class S> static __device__ __forceinline__ void fetch_tile(const tile_place &p, const float *state, int first, float *stage) {
+    const int thread = 8 * p.group + p.lane;
     const float *from = state + (first + p.group) * (32 * S::BLOCKS) + 4 * p.lane;
-    float4 *to = (float4 *)stage + threadIdx.x;
+    float4 *to = (float4 *)stage + thread;
 #pragma unroll
     for (int r = 0; r < S::ROWS; r++) {
         if (first + p.group + r * p.groups < p.rows) {
@@ -107,14 +108,32 @@ template <class S> static __device__ __forceinline__ void fetch_tile(const tile_
     }
 }
 
-template <class S> static __device__ __forceinline__ void take_tile(tile<S> &t, const tile_place &p, int first, const float *stage) {
-    const float4 *from = (const float4 *)stage + threadIdx.x;
+template <class S> static __device__ __forceinline__ void take_fetched(tile<S> &t, const tile_place &p, int first, const float *stage) {
+    const int thread = 8 * p.group + p.lane;
+    const float4 *from = (const float4 *)stage + thread;
 #pragma unroll
     for (int r = 0; r < S::ROWS; r++) {
         const bool there = first + p.group + r * p.groups < p.rows;
 #pragma unroll
         for (int i = 0; i < S::BLOCKS; i++) {
             const float4 v = there ? from[(r * S::BLOCKS + i) * (8 * p.groups)] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            t.x[r][i][0] = v.x;
+            t.x[r][i][1] = v.y;
+            t.x[r][i][2] = v.z;
+            t.x[r][i][3] = v.w;
+        }
+    }
+}
+
+/* The same from rows in shared memory, of which the first is the tile's. Rows that are not there hold what the stage held
+   before: nothing comes of them. */
+template <class S> static __device__ __forceinline__ void take_tile(tile<S> &t, const tile_place &p, const float *stage) {
+    stage += p.group * (32 * S::BLOCKS) + 4 * p.lane;
+#pragma unroll
+    for (int r = 0; r < S::ROWS; r++) {
+#pragma unroll
+        for (int i = 0; i < S::BLOCKS; i++) {
+            const float4 v = *(const float4 *)(stage + r * p.groups * (32 * S::BLOCKS) + 32 * i);
             t.x[r][i][0] = v.x;
             t.x[r][i][1] = v.y;
             t.x[r][i][2] = v.z;
@@ -219,14 +238,16 @@ static __device__ __forceinline__ void update_tile(tile<S> &t, const tile_place 
     }
 }
 
-/* y[row] = row . query for the thread's rows; y belongs to the slice. */
-template <class S> static __device__ __forceinline__ void read_tile(const tile<S> &t, const tile_place &p, const columns<S> &query, int first, float *y) {
+/* y[row] += product (row . query) for the thread's rows; y belongs to the slice. */
+template <class S>
+static __device__ __forceinline__ void read_tile(const tile<S> &t, const tile_place &p, const columns<S> &query,
+                                float product, int first, float *y) {
 #pragma unroll
     for (int r = 0; r < S::ROWS; r += 2) {
         const float dot = pair_sum(dot_lane<S>(t.x[r], query), dot_lane<S>(t.x[r + 1], query), p.lane);
         const int row = first + p.group + (r + (p.lane >> 2)) * p.groups;
         if ((p.lane & 3) == 0 && row < p.rows) {
-            y[row] = dot;
+            y[row] = __fadd_rn(y[row], __fmul_rn(product, dot));
         }
     }
 }

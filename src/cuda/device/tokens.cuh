@@ -31,7 +31,8 @@ static __device__ __forceinline__ float channel_decay(const rssm_geometry &g, fl
 }
 
 /* alpha (scalar decays only) and beta of one token and head. */
-static __device__ __forceinline__ void token_gates(const rssm_cuda_step &c, const head_place &p, int64_t token, float *alpha, float *beta) {
+static __device__ __forceinline__ void token_gates(const rssm_cuda_step &c, const head_place &p, int64_t token,
+                                float *alpha, float *beta) {
     const rssm_geometry &g = c.geometry;
     const rssm_layer_inputs &in = c.inputs;
     float b = in.beta.data != nullptr
@@ -61,9 +62,10 @@ static __device__ __forceinline__ void token_gates(const rssm_cuda_step &c, cons
 /* ---- History ------------------------------------------------------------------------------------------ */
 
 /* A row of a head is taken by a warp, lane l with the columns 4 l .. 4 l + 3 of every stretch of 128. */
-enum { STRETCH = 128, IN_FLIGHT = 4 };
+enum { STRETCH = 128 };
 
-static __device__ __forceinline__ float4 decay4(const rssm_geometry &g, const rssm_constants &constants, int h, int column, float4 decay) {
+static __device__ __forceinline__ float4 decay4(const rssm_geometry &g, const rssm_constants &constants, int h,
+                                int column, float4 decay) {
     const int left = g.d_k - column;
     const float4 bias = load4(constants.dt_bias, (int64_t)h * g.padded_k + column, left, 0);
     const float A = constants.A[h];
@@ -80,85 +82,95 @@ template <class S> static __device__ __forceinline__ float4 record4(const void *
     }
 }
 
-/* Keys of n records, normalised, from map entry `first` on, as rows 0.. of working memory. A warp takes a record, and has
-   several of them in flight before it waits for the first. */
+/* To working memory, asynchronously where the shape is exact: `bytes` of a row, a multiple of 16 there, by `lanes` lanes... */
+template <class S> static __device__ __forceinline__ void copy_row(void *to, const void *from, int bytes, int lane, int lanes) {
+    if constexpr (S::EXACT) {
+        for (int i = 16 * lane; i < bytes; i += 16 * lanes) {
+            __pipeline_memcpy_async((char *)to + i, (const char *)from + i, 16);
+        }
+    } else {
+        for (int i = lane; i < bytes / 2; i += lanes) {
+            ((uint16_t *)to)[i] = ((const uint16_t *)from)[i];
+        }
+    }
+}
+
+/* ... and one number. */
+template <class S> static __device__ __forceinline__ void copy_number(float *to, const float *from) {
+    if constexpr (S::EXACT) {
+        __pipeline_memcpy_async(to, from, 4);
+    } else {
+        *to = *from;
+    }
+}
+
+/* The keys of n records, from map entry `map` on, as they are, in the last bytes of rows 0.. of working memory, and their
+   norms. scale_keys() makes them the keys. */
 template <class S>
-static __device__ __forceinline__ void gather_keys(const rssm_geometry &g, const slot_parts &slot, const head_place &p, const uint8_t *map, int n,
+static __device__ __forceinline__ void gather_keys(const team &w, const rssm_geometry &g, const slot_parts &slot, const head_place &p, const uint8_t *map, int n,
                                    int width, const memory &m) {
-    constexpr int STRETCHES = (S::BLOCKS + 3) / 4;
-    const int warps = blockDim.x / 32, lane = threadIdx.x & 31;
+    const int element = g.bf16 ? 2 : 4, bytes = g.d_k * element, lanes = bytes <= 256 ? 16 : 32, lane = w.thread & (lanes - 1);
     const float *norms = slot.record_scalar + (int64_t)(g.channel_norm + p.key) * g.rows.records;
-    for (int base = threadIdx.x / 32; base < n; base += warps * IN_FLIGHT) {
-        float4 x[IN_FLIGHT][STRETCHES];
-        float norm[IN_FLIGHT];
+    for (int j = w.thread / lanes; j < n; j += w.threads / lanes) {
+        copy_row<S>((char *)(m.key + (j + 1) * width) - width * element, slot.record_k + record_at(g, p.key, map[j], g.d_k) * element, bytes,
+                    lane, lanes);
+    }
+    for (int j = w.thread; g.l2 && j < n; j += w.threads) {
+        copy_number<S>(m.norm + j, norms + map[j]);
+    }
+}
+
+/* A warp takes a row: it has all of it in registers before it writes any. */
+template <class S> static __device__ __forceinline__ void scale_keys(const team &w, const rssm_geometry &g, int n, int width, const memory &m) {
+    constexpr int STRETCHES = (S::BLOCKS + 3) / 4;
+    const int element = g.bf16 ? 2 : 4, lane = w.thread & 31;
+    for (int j = w.thread / 32; j < n; j += w.threads / 32) {
+        float *row = m.key + j * width;
+        const char *raw = (const char *)(row + width) - width * element;
+        const float norm = g.l2 ? m.norm[j] : 1.0f;
+        float4 x[STRETCHES];
 #pragma unroll
-        for (int i = 0; i < IN_FLIGHT; i++) {
-            const int r = map[base + i * warps < n ? base + i * warps : base];
-            norm[i] = g.l2 ? norms[r] : 1.0f;
-#pragma unroll
-            for (int k = 0; k < STRETCHES; k++) {
-                const int column = STRETCH * k + 4 * lane;
-                x[i][k] = record4<S>(slot.record_k, record_at(g, p.key, r, g.d_k) + column, g.d_k - column, g.bf16);
-            }
+        for (int k = 0; k < STRETCHES; k++) {
+            const int column = STRETCH * k + 4 * lane;
+            x[k] = held4(raw, column, g.d_k - column, g.bf16);
         }
+        __syncwarp();
 #pragma unroll
-        for (int i = 0; i < IN_FLIGHT; i++) {
-#pragma unroll
-            for (int k = 0; k < STRETCHES; k++) {
-                const int j = base + i * warps, column = STRETCH * k + 4 * lane;
-                if (j < n && column < width) {
-                    *(float4 *)(m.key + j * width + column) = scale4(x[i][k], norm[i]);
-                }
+        for (int k = 0; k < STRETCHES; k++) {
+            const int column = STRETCH * k + 4 * lane;
+            if (column < width) {
+                *(float4 *)(row + column) = scale4(x[k], norm);
             }
         }
     }
 }
 
-/* One row of a record or of a token to working memory in its own format, asynchronously where the shape is exact: lane l of
-   `lanes` takes the elements 4 l .. 4 l + 3, 4 (l + lanes) .. */
-template <class S>
-static __device__ __forceinline__ void copy_row(void *to, int64_t to_at, const void *from, int64_t from_at, int n, int bf16, int lane, int lanes) {
-    const int width = bf16 ? 2 : 4;
-    char *there = (char *)to + to_at * width;
-    const char *here = (const char *)from + from_at * width;
-    for (int i = 4 * lane; i < n; i += 4 * lanes) {
-        if constexpr (S::EXACT) {
-            if (bf16) {
-                __pipeline_memcpy_async(there + 2 * i, here + 2 * i, 8);
-            } else {
-                __pipeline_memcpy_async(there + 4 * i, here + 4 * i, 16);
-            }
-        } else {
-            store4(there, i, n - i, load4(here, i, n - i, bf16), bf16);
-        }
-    }
-}
-
-/* What differs between the heads of a group, of the same records: values, gates, vector decays. In exact shapes the copies
-   are under way when this returns. `constants` serve records of raw gates. */
+/* What differs between the heads of a group, of the same records: values, gates, vector decays. `constants` serve records
+   of raw gates. */
 template <class S, bool VECTOR>
-static __device__ __forceinline__ void gather_head(const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot,
+static __device__ __forceinline__ void gather_head(const team &w, const rssm_geometry &g, const rssm_constants &constants, const slot_parts &slot,
                                    const head_place &p, const uint8_t *map, int n, int width, const memory &m) {
     const int64_t rows = g.rows.records;
-    const int lanes = p.slice <= 64 ? 16 : 32, lane = threadIdx.x & (lanes - 1), teams = blockDim.x / lanes;
-    for (int j = threadIdx.x / lanes; j < n; j += teams) {
-        copy_row<S>(m.value, j * p.slice, slot.record_v, record_at(g, p.hv, map[j], g.d_v) + p.first, p.rows, g.bf16, lane, lanes);
+    const int element = g.bf16 ? 2 : 4, bytes = p.rows * element, lanes = bytes <= 256 ? 16 : 32, lane = w.thread & (lanes - 1);
+    for (int j = w.thread / lanes; j < n; j += w.threads / lanes) {
+        copy_row<S>((char *)m.value + j * p.slice * element, slot.record_v + (record_at(g, p.hv, map[j], g.d_v) + p.first) * element, bytes,
+                    lane, lanes);
     }
-    for (int j = threadIdx.x / 32; VECTOR && j < n; j += blockDim.x / 32) {
+    for (int j = w.thread / 32; VECTOR && j < n; j += w.threads / 32) {
         const int64_t at = record_at(g, p.hv, map[j], g.d_k);
         if (S::EXACT && !g.raw_records) {
-            copy_row<S>(m.alpha, j * width, slot.record_decay, at, width, 0, threadIdx.x & 31, 32);
+            copy_row<S>(m.alpha + j * width, (const float *)slot.record_decay + at, width * 4, w.thread & 31, 32);
             continue;
         }
-        for (int column = 4 * (threadIdx.x & 31); column < width; column += STRETCH) {
+        for (int column = 4 * (w.thread & 31); column < width; column += STRETCH) {
             const float4 x = record4<S>(slot.record_decay, at + column, g.d_k - column, g.raw_records && g.bf16);
             *(float4 *)(m.alpha + j * width + column) = g.raw_records ? decay4(g, constants, p.h, column, x) : x;
         }
     }
-    for (int j = threadIdx.x; j < n; j += blockDim.x) {
-        m.beta[j] = slot.record_scalar[(g.channel_beta + p.hv) * rows + map[j]];
+    for (int j = w.thread; j < n; j += w.threads) {
+        copy_number<S>(m.beta + j, slot.record_scalar + (g.channel_beta + p.hv) * rows + map[j]);
         if (!VECTOR) {
-            m.alpha[j] = slot.record_scalar[(g.channel_decay + p.hv) * rows + map[j]];
+            copy_number<S>(m.alpha + j, slot.record_scalar + (g.channel_decay + p.hv) * rows + map[j]);
         }
     }
 }
@@ -324,10 +336,10 @@ static __device__ __forceinline__ void take_gates(const rssm_cuda_step &c, const
 
 /* Queries and keys of a stretch's tokens, keys to rows `at`.. of the window. A warp takes a row. */
 template <int STRETCHES>
-static __device__ __forceinline__ void take_keys(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
+static __device__ __forceinline__ void take_keys(const team &w, const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
                                  const memory &m) {
-    const int width = c.layout.width, warps = blockDim.x / 32;
-    for (int i = threadIdx.x / 32; i < 2 * s.n; i += warps) {
+    const int width = c.layout.width, warps = w.threads / 32;
+    for (int i = w.thread / 32; i < 2 * s.n; i += warps) {
         const int t = i / 2;
         const bool query = i % 2 == 0;
         take_key<STRETCHES>(c, slot, p, s, query, t, query ? m.query + t * width : m.key + (at + t) * width);
@@ -336,11 +348,11 @@ static __device__ __forceinline__ void take_keys(const rssm_cuda_step &c, const 
 
 /* Values, gates and vector decays of the tokens for a block's heads; m: of the first. The last warps come first, as the
    first ones have the keys. */
-static __device__ __forceinline__ void take_heads(const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
+static __device__ __forceinline__ void take_heads(const team &w, const rssm_cuda_step &c, const slot_parts &slot, const head_place &p, const stretch &s, int at,
                                   int heads, const memory &m) {
     const rssm_geometry &g = c.geometry;
-    const int warps = blockDim.x / 32, rows = heads * s.n, items = rows * (g.vector_decay ? 2 : 1);
-    for (int k = warps - 1 - (int)threadIdx.x / 32; k < items; k += warps) {
+    const int warps = w.threads / 32, rows = heads * s.n, items = rows * (g.vector_decay ? 2 : 1);
+    for (int k = warps - 1 - w.thread / 32; k < items; k += warps) {
         const int r = k < rows ? k : k - rows, i = r / s.n, t = r - i * s.n;
         const head_place head = head_at(g, p, i);
         const memory there = memory_of_head(m, c.layout, i);
@@ -350,7 +362,7 @@ static __device__ __forceinline__ void take_heads(const rssm_cuda_step &c, const
             take_decay(c, slot, head, s, t, there.alpha + (at + t) * c.layout.width);
         }
     }
-    for (int r = threadIdx.x; r < rows; r += blockDim.x) {
+    for (int r = w.thread; r < rows; r += w.threads) {
         const int i = r / s.n, t = r - i * s.n;
         const memory there = memory_of_head(m, c.layout, i);
         take_gates(c, slot, head_at(g, p, i), s, t, there.alpha + at + t, there.beta + at + t);

@@ -10,9 +10,9 @@
    each of n queries of each head, with the columns of a row of the state, so four walks in a warp; query t sees the
    records first .. newest + t. m: of the block's first head. */
 template <class S, bool DELTA, bool VECTOR>
-static __device__ __forceinline__ void walk_vector(const rssm_cuda_layout &l, const memory &m, const tile_place &at, int heads, int n, int first,
+static __device__ __forceinline__ void walk_vector(const team &w, const rssm_cuda_layout &l, const memory &m, const tile_place &at, int heads, int n, int first,
                                    int newest) {
-    const int group = threadIdx.x / 8, groups = blockDim.x / 8, walks = heads * n;
+    const int group = w.thread / 8, groups = w.threads / 8, walks = heads * n;
     for (int base = 0; base < walks; base += groups) {
         const int i = base + group;
         if (i - (group & 3) >= walks) {
@@ -55,10 +55,11 @@ static __device__ __forceinline__ void walk_vector(const rssm_cuda_layout &l, co
 /* The products k . q, which the heads of a group share where r stays parallel to q: without the delta rule and with a
    scalar decay. They do not wait for each other: eight lanes for each. Query t needs the records first .. newest + t. */
 template <class S>
-static __device__ __forceinline__ void gram_products(const rssm_cuda_layout &l, const memory &m, const tile_place &at, int n, int first, int newest) {
-    const int span = newest + n - first, groups = blockDim.x / 8;
+static __device__ __forceinline__ void gram_products(const team &w, const rssm_cuda_layout &l, const memory &m,
+                                const tile_place &at, int n, int first, int newest) {
+    const int span = newest + n - first, groups = w.threads / 8;
     for (int base = 0; base < n * span; base += groups) {
-        const int i = base + (int)threadIdx.x / 8, t = i / span, j = first + i - t * span;
+        const int i = base + w.thread / 8, t = i / span, j = first + i - t * span;
         const bool used = i < n * span && j <= newest + t;
         columns<S> key = {}, query = {};
         if (used) {
@@ -74,8 +75,9 @@ static __device__ __forceinline__ void gram_products(const rssm_cuda_layout &l, 
 
 /* There only a scalar is walked, by one thread for each head and query. What the query meets at the checkpoint is the
    product of the decays times itself: S r = product (S q). */
-static __device__ __forceinline__ void walk_scalar(const rssm_cuda_layout &l, const memory &m, int heads, int n, int first, int newest) {
-    for (int i = threadIdx.x; i < heads * n; i += blockDim.x) {
+static __device__ __forceinline__ void walk_scalar(const team &w, const rssm_cuda_layout &l, const memory &m,
+                                int heads, int n, int first, int newest) {
+    for (int i = w.thread; i < heads * n; i += w.threads) {
         const int head = i / n, t = i - head * n;
         const memory own = memory_of_head(m, l, head);
         float product = 1.0f;
