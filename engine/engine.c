@@ -171,6 +171,9 @@ static rse_status make_kv(rse_engine *engine, rse_error *err) {
     if (engine->options.step_tokens > 1) { /* branches of trees: at most two pages for a token of a step */
         full += 2 * (int64_t)engine->options.sessions * engine->options.step_tokens;
     }
+    if (page > 0) { /* what the prefix cache may hold beside them */
+        full += engine->options.prefix_bytes / page;
+    }
     desc.pages = full < INT32_MAX ? full : INT32_MAX;
     int64_t budget = engine->options.kv_bytes;
     if (budget == 0) {

@@ -76,8 +76,8 @@ typedef struct rse_engine_options {
     int32_t reach;        /* committed tokens that rse_session_rollback() may go back in any case */
     int32_t sessions;     /* at once; 0: 1 */
     int32_t batch_tokens; /* most tokens of a step, all rows together; 0: 512 */
-    int64_t kv_bytes;  /* budget of keys and values; 0: enough for all sessions at full length, but no more than
-                          a quarter of the machine's memory */
+    int64_t kv_bytes;  /* budget of keys and values; 0: enough for all sessions at full length and for the prefix cache,
+                          but no more than a quarter of the machine's memory */
     int64_t prefix_bytes; /* budget of the prefix cache: states, and pages of keys and values that it holds; 0: none */
     int32_t prefix_block; /* tokens between the states that it keeps of a prompt, a multiple of 16; 0: 256 */
     uint64_t isa_mask; /* as in rssm_context_desc */

@@ -267,12 +267,12 @@ rssm_status rssm_cache_create(rssm_context *context, const rssm_cache_desc *desc
     }
     *cache = NULL;
     rssm_cache_desc d;
-    rssm_copy_desc(&d, sizeof d, desc);
+    RSSM_TRY(rssm_copy_desc(context, "desc", &d, sizeof d, desc));
     if (d.spec == NULL) {
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "desc.spec is NULL");
     }
     rssm_layer_spec s;
-    rssm_copy_desc(&s, sizeof s, d.spec);
+    RSSM_TRY(rssm_copy_desc(context, "spec", &s, sizeof s, d.spec));
     RSSM_TRY(check_spec(context, &s));
     RSSM_TRY(check_desc(context, &d, &s));
     rssm_cache *c = calloc(1, sizeof *c);
@@ -376,10 +376,7 @@ rssm_status rssm_cache_status(const rssm_cache *cache, rssm_cache_info *info) {
     if (cache->context->ops != NULL) {
         RSSM_TRY(cache->context->ops->status(cache, &out));
     }
-    size_t size = info->struct_size == 0 || info->struct_size > sizeof out ? sizeof out : (size_t)info->struct_size;
-    out.struct_size = size;
-    memcpy(info, &out, size);
-    return RSSM_OK;
+    return rssm_give_info(cache->context, info, &out, sizeof out);
 }
 
 /* Reads the cursor of a slot whose memory the host can read. */
@@ -387,6 +384,8 @@ static void describe_slot(const rssm_cache *cache, int32_t slot, rssm_slot_info 
     rssm_cursor *cursor = rssm_cursor_at(cache, slot);
     if (cursor != NULL && cursor->state == RSSM_CURSOR_FAILED) {
         out->state = 2;
+        out->position = cursor->position;
+        out->id = cursor->id;
     } else if (cursor != NULL && cursor->state == RSSM_CURSOR_READY) {
         int64_t most;
         (void)!rssm_settle((rssm_cache *)cache, slot); /* a half-done step shows as pending */
@@ -416,8 +415,5 @@ rssm_status rssm_cache_slot(const rssm_cache *cache, int32_t slot, rssm_slot_inf
         ops->mirror_close(mirror);
         RSSM_TRY(status);
     }
-    size_t size = info->struct_size == 0 || info->struct_size > sizeof out ? sizeof out : (size_t)info->struct_size;
-    out.struct_size = size;
-    memcpy(info, &out, size);
-    return RSSM_OK;
+    return rssm_give_info(cache->context, info, &out, sizeof out);
 }

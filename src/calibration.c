@@ -104,9 +104,7 @@ rssm_status rssm_cache_set_read_calibration(rssm_cache *cache, int32_t layer, co
                          rssm_dtype_name(g->formats.copy));
     }
     rssm_read_calibration c = {0};
-    if (calibration != NULL) {
-        rssm_copy_desc(&c, sizeof c, calibration);
-    }
+    RSSM_TRY(rssm_copy_desc(cache->context, "calibration", &c, sizeof c, calibration));
     if (c.directions_count < 0 || c.directions_count > RSSM_DIRECTIONS_MAX ||
         (c.directions_count > 0 && (c.directions == NULL || c.column_weight == NULL))) {
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
@@ -159,7 +157,7 @@ rssm_status rssm_cache_watch_reads(rssm_cache *cache, int32_t layer, const rssm_
                          (int)cache->desc.layers - 1);
     }
     if (statistics != NULL) {
-        rssm_copy_desc(&s, sizeof s, statistics);
+        RSSM_TRY(rssm_copy_desc(cache->context, "statistics", &s, sizeof s, statistics));
     }
     if (s.second_moment != NULL && (s.column_squares == NULL || s.reads == NULL || s.states == NULL)) {
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "%s is NULL, and second_moment is given",

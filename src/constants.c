@@ -134,7 +134,7 @@ rssm_status rssm_cache_set_weights(rssm_cache *cache, int32_t layer, const rssm_
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "weights of layer %d are NULL", (int)layer);
     }
     rssm_layer_weights w;
-    rssm_copy_desc(&w, sizeof w, weights);
+    RSSM_TRY(rssm_copy_desc(cache->context, "weights", &w, sizeof w, weights));
     RSSM_TRY(check_present(cache, layer, &w));
     return copy_weights(cache, layer, &w);
 }

@@ -136,8 +136,8 @@ static rssm_status prepare_call(layer_call *c, rssm_cache *cache, int32_t layer,
                          (int)c->batch.rows, (int)layer);
     }
     RSSM_TRY(rssm_cache_check_memory(cache));
-    rssm_copy_desc(&c->inputs, sizeof c->inputs, inputs);
-    rssm_copy_desc(&c->out, sizeof c->out, out);
+    RSSM_TRY(rssm_copy_desc(cache->context, "inputs", &c->inputs, sizeof c->inputs, inputs));
+    RSSM_TRY(rssm_copy_desc(cache->context, "out", &c->out, sizeof c->out, out));
     RSSM_TRY(rssm_check_tensors(cache, layer, &c->inputs, &c->out));
     if (cache->context->ops == NULL) { /* else the cursors lie on the device */
         RSSM_TRY(check_rows(c, whole_call));

@@ -27,8 +27,11 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import KimiLinearConfig
 
-CHUNK, LOWEST_DECAY, LEARNING_RATE, SHARD_BYTES = 16, -5.0, 3e-3, 14_500_000
+CHUNK, LOWEST_DECAY, LEARNING_RATE, BALANCE_RATE, SHARD_BYTES = 16, -5.0, 3e-3, 1e-3, 14_500_000
+SHORT, LONG = (64, 1024), (8, 8192)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LIBRARY = {name: getattr(kimi, name) for name in ("chunk_kimi_delta_attention", "causal_conv1d_fn")}
+LIBRARY_EXPERTS = kimi.KimiLinearExperts.forward
 PUBLISHED = {
     "architectures": ["KimiLinearForCausalLM"], "model_type": "kimi_linear", "dtype": "bfloat16", "vocab_size": 4096,
     "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 96,
@@ -46,12 +49,12 @@ PUBLISHED = {
 def delta_rule(q, k, v, g, beta, initial_state=None, output_final_state=False, **_):
     """The recurrence of KDA in chunks; q, k, v, g [batch][tokens][heads][d], tokens a multiple of CHUNK."""
     dtype = q.dtype
-    with torch.autocast("cuda", enabled=False):
+    with torch.autocast(DEVICE, enabled=False):
         batch, tokens, heads, d = q.shape
         q, k, v, g, beta = (x.float() for x in (q, k, v, g, beta))
         q = q * torch.rsqrt(q.pow(2).sum(-1, keepdim=True) + 1e-6) * d ** -0.5
         k = k * torch.rsqrt(k.pow(2).sum(-1, keepdim=True) + 1e-6)
-        chunks = lambda x: x.view(batch, tokens // CHUNK, CHUNK, heads, -1).permute(1, 0, 3, 2, 4)
+        chunks = lambda x: x.view(batch, tokens // CHUNK, CHUNK, heads, -1).permute(1, 0, 3, 2, 4).flatten(1, 2)
         q, k, v, g, beta = (chunks(x) for x in (q, k, v, g.clamp(min=LOWEST_DECAY), beta[..., None]))
         decay = g.cumsum(-2)
         k_in, k_out, q_in = k * decay.exp(), k * (-decay).exp(), q * decay.exp()
@@ -60,17 +63,35 @@ def delta_rule(q, k, v, g, beta, initial_state=None, output_final_state=False, *
         scores = (q_in @ k_out.transpose(-1, -2)).masked_fill(upper.triu(1), 0)
         solved = torch.linalg.solve_triangular(within, torch.cat([beta * v, beta * k_in], -1), upper=False,
                                                unitriangular=True)
-        u, w = solved.split([v.shape[-1], d], -1)
         last = decay[..., -1:, :]
         k_end, keep = (k * (last - decay).exp()).transpose(-1, -2), last.exp().transpose(-1, -2)
-        state = torch.zeros(batch, heads, d, v.shape[-1], device=q.device)
-        out = []
-        for i in range(tokens // CHUNK):
-            new = u[i] - w[i] @ state
-            out.append(q_in[i] @ state + scores[i] @ new)
-            state = state * keep[i] + k_end[i] @ new
-        y = torch.stack(out, 1).permute(0, 1, 3, 2, 4).reshape(batch, tokens, heads, -1)
+        state, values, reads = torch.zeros(batch * heads, d, v.shape[-1], device=q.device), [], []
+        # unbind, not an index per chunk: its gradient is one stack instead of a whole tensor of zeros per chunk
+        rows = torch.cat([solved[..., v.shape[-1]:], q_in], -2)
+        for u, both, k_last, kept in zip(*(x.unbind() for x in (solved[..., :v.shape[-1]], rows, k_end, keep))):
+            old, read = (both @ state).split(CHUNK, -2)
+            values.append(u - old)
+            reads.append(read)
+            state = torch.baddbmm(state * kept, k_last, values[-1])
+        y = torch.stack(reads) + scores @ torch.stack(values)
+        y = y.unflatten(1, (batch, heads)).permute(1, 0, 3, 2, 4).reshape(batch, tokens, heads, -1)
     return y.to(dtype), None
+
+
+def all_experts(self, hidden, index, weights):
+    """Every expert on every token, weighted: for a few small experts faster than sorting, and without a host wait."""
+    share = torch.zeros(len(hidden), self.num_experts, device=hidden.device).scatter(1, index, weights.float())
+    gate, up = F.linear(hidden, self.gate_up_proj.flatten(0, 1)).view(len(hidden), self.num_experts, 2, -1).unbind(2)
+    inner = F.silu(gate) * up * share[..., None].to(gate.dtype)
+    return F.linear(inner.flatten(1), self.down_proj.transpose(0, 1).flatten(1))
+
+
+def balance(router, _, outputs):
+    """Moves the correction bias of the experts that got more than their share down, the others up."""
+    if router.training:
+        index = outputs[2].flatten()
+        load = torch.zeros(router.num_experts, device=index.device).scatter_add(0, index, torch.ones_like(index).float())
+        router.e_score_correction_bias += BALANCE_RATE * torch.sign(load.mean() - load)
 
 
 def convolution(x, weight, bias=None, activation=None, **_):
@@ -83,12 +104,13 @@ def convolution(x, weight, bias=None, activation=None, **_):
 def use(fast):
     kimi.chunk_kimi_delta_attention = delta_rule if fast else LIBRARY["chunk_kimi_delta_attention"]
     kimi.causal_conv1d_fn = convolution if fast else LIBRARY["causal_conv1d_fn"]
+    kimi.KimiLinearExperts.forward = all_experts if fast else LIBRARY_EXPERTS
 
 
 def compare_with_library():
-    draw = lambda *shape: torch.randn(2, 256, 2, *shape, device="cuda")
-    q, k, v, beta = draw(128), draw(128), draw(128), torch.rand(2, 256, 2, device="cuda")
-    g = -0.3 * torch.rand(2, 256, 2, 128, device="cuda")
+    draw = lambda *shape: torch.randn(2, 256, 2, *shape, device=DEVICE)
+    q, k, v, beta = draw(128), draw(128), draw(128), torch.rand(2, 256, 2, device=DEVICE)
+    g = -0.3 * torch.rand(2, 256, 2, 128, device=DEVICE)
     wanted = LIBRARY["chunk_kimi_delta_attention"](q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True)[0]
     error = ((delta_rule(q, k, v, g, beta)[0] - wanted).norm() / wanted.norm()).item()
     print(f"chunked delta rule: relative error {error:.2g}", flush=True)
@@ -102,7 +124,7 @@ def read_ids(path, tokenizer, last=None):
     text = text if last is None else text[-last:]
     parts = [text[i:i + 200_000] for i in range(0, len(text), 200_000)]
     ids = np.concatenate([np.array(e.ids, dtype=np.int32) for e in tokenizer.encode_batch(parts)])
-    return torch.from_numpy(ids).cuda()
+    return torch.from_numpy(ids).to(DEVICE)
 
 
 def initialise(model):
@@ -117,23 +139,24 @@ def initialise(model):
 
 
 def loss_of(model, ids, rows, tokens):
-    at = torch.randint(0, len(ids) - tokens - 1, (rows,), device="cuda")
-    x = ids[at[:, None] + torch.arange(tokens + 1, device="cuda")].long()
-    with torch.autocast("cuda", dtype=torch.bfloat16):
+    at = torch.randint(0, len(ids) - tokens - 1, (rows,), device=DEVICE)
+    x = ids[at[:, None] + torch.arange(tokens + 1, device=DEVICE)].long()
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
         logits = model(input_ids=x[:, :-1], use_cache=False).logits
     return F.cross_entropy(logits.float().flatten(0, 1), x[:, 1:].flatten())
 
 
-def train(model, ids, seconds):
+def train(model, ids, seconds, checkpoint):
     """Nine tenths of the time on rows of 1,024 tokens, the rest on long ones; AdamW, warm-up, linear decay."""
     params = list({id(p): p for p in model.parameters()}.values())
     matrix = lambda p: p.ndim >= 2 and p.shape[0] != 1
     groups = [{"params": [p for p in params if matrix(p)], "weight_decay": 0.1},
               {"params": [p for p in params if not matrix(p)], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1, betas=(0.9, 0.95), fused=True)
+    hooks = [m.register_forward_hook(balance) for m in model.modules() if isinstance(m, kimi.KimiLinearTopkRouter)]
     start, step = time.time(), 0
     while (part := (time.time() - start) / seconds) < 1:
-        rows, tokens = (64, 1024) if part < 0.9 else (8, 8192)
+        rows, tokens = SHORT if part < 0.9 else LONG
         rate = LEARNING_RATE * min(1, (step + 1) / 200) * (1.0 if part < 0.5 else max(0.02, (1 - part) / 0.5))
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -145,6 +168,11 @@ def train(model, ids, seconds):
         step += 1
         if step % 100 == 0 or step in (1, 10):
             print(f"step {step}, {time.time() - start:.0f} s, loss {loss.item():.4f}", flush=True)
+        if step % 500 == 0:
+            torch.save({k: v.bfloat16() for k, v in model.state_dict().items() if k != "lm_head.weight"}, checkpoint)
+    print(f"{step} steps, {time.time() - start:.0f} s", flush=True)
+    for hook in hooks:
+        hook.remove()
 
 
 def save_model(model, folder, tokenizer):
@@ -156,7 +184,8 @@ def save_model(model, folder, tokenizer):
     for name, value in load_file(os.path.join(folder + ".tmp", "model.safetensors")).items():
         for part in ("gate", "up", "down"):
             name = name.replace(f"block_sparse_moe.{part}_proj", f"mlp.{part}_proj")
-        tensors[name] = value.float() if "A_log" in name or "dt_bias" in name else value.bfloat16()
+        whole = any(part in name for part in ("A_log", "dt_bias", "e_score_correction_bias"))
+        tensors[name] = value.float() if whole else value.bfloat16()
     tensors.pop("lm_head.weight", None)
     shutil.rmtree(folder + ".tmp")
     os.makedirs(folder)
@@ -205,24 +234,23 @@ def main(train_path, heldout_path, tokenizer_path, out, seconds="300"):
     ids, heldout = read_ids(train_path, tokenizer), read_ids(heldout_path, tokenizer, last=3_300_000)
     config = KimiLinearConfig(**PUBLISHED)
     config._attn_implementation = "sdpa"
-    config._experts_implementation = "grouped_mm"
-    model = kimi.KimiLinearForCausalLM(config).cuda().float()
+    config._experts_implementation = "eager"
+    model = kimi.KimiLinearForCausalLM(config).to(DEVICE).float()
     initialise(model)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(ids)} tokens", flush=True)
     use(fast=True)
-    train(model, ids, float(seconds))
+    os.makedirs(out, exist_ok=True)
+    train(model, ids, float(seconds), os.path.join(out, "checkpoint.pt"))
     model.eval()
     with torch.no_grad():
-        for tokens in (1024, 8192):
-            losses = [loss_of(model, heldout, 32768 // tokens, tokens).item() for _ in range(8)]
+        for rows, tokens in (SHORT, LONG):
+            losses = [loss_of(model, heldout, rows, tokens).item() for _ in range(8)]
             print(f"held out, {tokens} tokens: {np.mean(losses):.4f} nats per token", flush=True)
         for p in model.parameters():
             p.copy_(p.bfloat16().float())
-    os.makedirs(out, exist_ok=True)
     save_model(model, os.path.join(out, "tiny-kda"), tokenizer_path)
     use(fast=False)
     torch.backends.cuda.matmul.allow_tf32 = False
-    config._experts_implementation = "eager"
     model.set_attn_implementation("eager")
     write_golden(model, heldout, os.path.join(out, "tiny-kda.safetensors"))
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The multi-token prediction block of Qwen3.5 as a drafter. At position i it takes the target's hidden state
+ * The multi-token prediction block as a drafter. At position i it takes the target's hidden state
  * h_i and the token at i + 1, and predicts the token at i + 2:
  *
  *     x = fc [ norm_e(embedding of the token) ; norm_h(h_i) ]

@@ -35,6 +35,11 @@ typedef struct rename_row {
     {"ffn_gate_shexp", stem "gate_proj"}, {"ffn_up_shexp", stem "up_proj"}, {                                  \
         "ffn_down_shexp", stem "down_proj"                                                                     \
     }
+/* Of Nemotron */
+#define EXPERT_LAYER(stem)                                                                                     \
+    {"ffn_gate_inp", stem "gate"}, {"exp_probs_b.bias", stem "gate.e_score_correction_bias"},                  \
+        {"ffn_latent_down", stem "fc1_latent_proj"}, {"ffn_latent_up", stem "fc2_latent_proj"}, EXPERTS(stem), \
+        SHARED(stem "shared_experts.")
 
 static const rename_row qwen[] = {{"attn_norm", "input_layernorm"},
                                   {"post_attention_norm", "post_attention_layernorm"},
@@ -63,12 +68,7 @@ static const rename_row nemotron[] = {{"attn_norm", "norm"},
                                       ATTENTION("mixer."),
                                       MAMBA2("mixer."),
                                       MLP("mixer."),
-                                      {"ffn_gate_inp", "mixer.gate"},
-                                      {"exp_probs_b.bias", "mixer.gate.e_score_correction_bias"},
-                                      {"ffn_latent_down", "mixer.fc1_latent_proj"},
-                                      {"ffn_latent_up", "mixer.fc2_latent_proj"},
-                                      EXPERTS("mixer."),
-                                      SHARED("mixer.shared_experts."),
+                                      EXPERT_LAYER("mixer."),
                                       {NULL, NULL}};
 
 static const rename_row granite[] = {{"attn_norm", "input_layernorm"},
@@ -110,26 +110,35 @@ static const rename_row kimi[] = {{"attn_norm", "input_layernorm"},
                                   SHARED("block_sparse_moe.shared_experts."),
                                   {NULL, NULL}};
 
-/* Of the prediction block, which is the one behind the last layer. */
-static const rename_row ahead[] = {{"nextn.eh_proj", "fc"},
-                                   {"nextn.enorm", "pre_fc_norm_embedding"},
-                                   {"nextn.hnorm", "pre_fc_norm_hidden"},
-                                   {"nextn.shared_head_norm", "norm"},
-                                   {NULL, NULL}};
+/* Of the prediction block, which is the one behind the last layer: names behind "mtp.". What a table lacks is named as
+ * in a layer, behind "mtp.layers.0.". */
+static const rename_row qwen_ahead[] = {{"nextn.eh_proj", "fc"},
+                                        {"nextn.enorm", "pre_fc_norm_embedding"},
+                                        {"nextn.hnorm", "pre_fc_norm_hidden"},
+                                        {"nextn.shared_head_norm", "norm"},
+                                        {NULL, NULL}};
+static const rename_row nemotron_ahead[] = {{"nextn.eh_proj", "layers.0.eh_proj"},
+                                            {"nextn.enorm", "layers.0.enorm"},
+                                            {"nextn.hnorm", "layers.0.hnorm"},
+                                            {"post_attention_norm", "layers.1.norm"},
+                                            EXPERT_LAYER("layers.1.mixer."),
+                                            {"nextn.shared_head_norm", "layers.1.final_layernorm"},
+                                            {NULL, NULL}};
+static const rename_row none_ahead[] = {{NULL, NULL}};
 
 static const struct {
     const char *architecture;
-    const rename_row *rows;
+    const rename_row *rows, *ahead;
     const char *embedding, *norm;
 } families[] = {
-    {"qwen35", qwen, "embed_tokens.weight", "norm.weight"},
-    {"qwen35moe", qwen, "embed_tokens.weight", "norm.weight"},
-    {"qwen3next", qwen, "embed_tokens.weight", "norm.weight"},
-    {"nemotron_h", nemotron, "embeddings.weight", "norm_f.weight"},
-    {"nemotron_h_moe", nemotron, "embeddings.weight", "norm_f.weight"},
-    {"mamba2", nemotron, "embeddings.weight", "norm_f.weight"},
-    {"granitehybrid", granite, "embed_tokens.weight", "norm.weight"},
-    {"kimi-linear", kimi, "embed_tokens.weight", "norm.weight"},
+    {"qwen35", qwen, qwen_ahead, "embed_tokens.weight", "norm.weight"},
+    {"qwen35moe", qwen, qwen_ahead, "embed_tokens.weight", "norm.weight"},
+    {"qwen3next", qwen, qwen_ahead, "embed_tokens.weight", "norm.weight"},
+    {"nemotron_h", nemotron, nemotron_ahead, "embeddings.weight", "norm_f.weight"},
+    {"nemotron_h_moe", nemotron, nemotron_ahead, "embeddings.weight", "norm_f.weight"},
+    {"mamba2", nemotron, none_ahead, "embeddings.weight", "norm_f.weight"},
+    {"granitehybrid", granite, none_ahead, "embed_tokens.weight", "norm.weight"},
+    {"kimi-linear", kimi, none_ahead, "embed_tokens.weight", "norm.weight"},
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
@@ -201,7 +210,7 @@ rse_status rse_gguf_canonical(const rse_gguf *file, const char *name, rse_text *
         return rse_text_print(out, err, "%s", name);
     }
     bool predicts = block >= rse_gguf_layers(file);
-    if (predicts && rename_by(ahead, end + 1, renamed, sizeof renamed)) {
+    if (predicts && rename_by(families[f].ahead, end + 1, renamed, sizeof renamed)) {
         return rse_text_print(out, err, "mtp.%s", renamed);
     }
     if (rename_by(families[f].rows, end + 1, renamed, sizeof renamed)) {

@@ -2,21 +2,6 @@
 /* The helpers that families are written with: blocks, and tensors by formatted names. */
 #include "model/family.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-enum { NAME_SIZE = 192 };
-
-/* vsnprintf into a fixed name; families use short formats, so nothing is ever cut. */
-#define FORMAT_NAME(buffer, last)                                                                              \
-    do {                                                                                                       \
-        va_list args_;                                                                                         \
-        va_start(args_, last);                                                                                 \
-        vsnprintf(buffer, sizeof buffer, last, args_);                                                         \
-        va_end(args_);                                                                                         \
-    } while (0)
-
 rse_block *rse_build_block(rse_builder *builder, int32_t kind, int32_t layer) {
     rse_model *model = builder->model;
     rse_block *block = &model->block[model->blocks++];
@@ -33,23 +18,23 @@ rse_block *rse_build_block(rse_builder *builder, int32_t kind, int32_t layer) {
 }
 
 bool rse_build_has(const rse_builder *builder, const char *name, ...) {
-    char full[NAME_SIZE];
-    FORMAT_NAME(full, name);
+    char full[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(full, name);
     return rse_weights_has(builder->model->weights, full);
 }
 
 rse_status rse_build_matrix(rse_builder *builder, rse_shape shape, rse_matrix *matrix, rse_error *err,
                             const char *name, ...) {
-    char full[NAME_SIZE];
-    FORMAT_NAME(full, name);
+    char full[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(full, name);
     return rse_take_matrix(builder, full, shape, matrix, err);
 }
 
 rse_status rse_build_linear(rse_builder *builder, int64_t rows, int64_t cols, bool bias, rse_linear *linear,
                             rse_error *err, const char *name, ...) {
-    char stem[NAME_SIZE];
-    char full[NAME_SIZE + 8];
-    FORMAT_NAME(stem, name);
+    char stem[RSE_NAME_SIZE];
+    char full[RSE_NAME_SIZE + 8];
+    RSE_FORMAT_NAME(stem, name);
     snprintf(full, sizeof full, "%s.weight", stem);
     linear->bias = NULL;
     RSE_TRY(rse_take_matrix(builder, full, rse_shape2(rows, cols), &linear->w, err));
@@ -64,8 +49,8 @@ rse_status rse_build_linear(rse_builder *builder, int64_t rows, int64_t cols, bo
 
 rse_status rse_build_vector(rse_builder *builder, rse_shape shape, const float **vector, rse_error *err,
                             const char *name, ...) {
-    char full[NAME_SIZE];
-    FORMAT_NAME(full, name);
+    char full[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(full, name);
     float *values;
     RSE_TRY(rse_take_vector(builder, full, shape, &values, err));
     *vector = values;
@@ -74,8 +59,8 @@ rse_status rse_build_vector(rse_builder *builder, rse_shape shape, const float *
 
 rse_status rse_build_norm(rse_builder *builder, int64_t cols, const float **norm, rse_error *err,
                           const char *name, ...) {
-    char full[NAME_SIZE];
-    FORMAT_NAME(full, name);
+    char full[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(full, name);
     float *values;
     RSE_TRY(rse_take_vector(builder, full, rse_shape1(cols), &values, err));
     for (int64_t i = 0; builder->model->config.norm_plus_one && i < cols; i++) {
@@ -86,8 +71,8 @@ rse_status rse_build_norm(rse_builder *builder, int64_t cols, const float **norm
 }
 
 rse_status rse_build_attention(rse_builder *builder, rse_attn *attn, rse_error *err, const char *stem, ...) {
-    char at[NAME_SIZE];
-    FORMAT_NAME(at, stem);
+    char at[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(at, stem);
     const rse_config_attention *shape = &builder->model->config.attention;
     int64_t hidden = builder->model->config.hidden;
     int64_t queries = (int64_t)shape->q_heads * shape->head_dim;
@@ -106,8 +91,8 @@ rse_status rse_build_attention(rse_builder *builder, rse_attn *attn, rse_error *
 
 rse_status rse_build_mlp(rse_builder *builder, int64_t width, bool gated, rse_mlp *mlp, rse_error *err,
                          const char *stem, ...) {
-    char at[NAME_SIZE];
-    FORMAT_NAME(at, stem);
+    char at[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(at, stem);
     int64_t hidden = builder->model->config.hidden;
     bool bias = builder->model->config.mlp_bias;
     if (gated) {
@@ -115,6 +100,14 @@ rse_status rse_build_mlp(rse_builder *builder, int64_t width, bool gated, rse_ml
     }
     RSE_TRY(rse_build_linear(builder, width, hidden, bias, &mlp->up, err, "%s.up_proj", at));
     return rse_build_linear(builder, hidden, width, bias, &mlp->down, err, "%s.down_proj", at);
+}
+
+rse_status rse_build_mtp(rse_builder *builder, rse_mtp **mtp, rse_error *err) {
+    void *memory;
+    RSE_TRY(rse_build_own(builder, sizeof **mtp, &memory, err));
+    *mtp = builder->model->mtp = memory;
+    builder->parameters = &builder->model->parameters_mtp;
+    return RSE_OK;
 }
 
 rse_status rse_build_ends(rse_builder *builder, const char *embedding, rse_error *err) {

@@ -8,6 +8,20 @@
 
 #include "model/model.h"
 
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { RSE_NAME_SIZE = 192 };
+
+/* The name that a helper's last named argument is the format of; families use short ones, so nothing is ever cut. */
+#define RSE_FORMAT_NAME(buffer, format)                                                                        \
+    do {                                                                                                       \
+        va_list args_;                                                                                         \
+        va_start(args_, format);                                                                               \
+        vsnprintf(buffer, sizeof buffer, format, args_);                                                       \
+        va_end(args_);                                                                                         \
+    } while (0)
+
 /* A model being built. Names given to the helpers are printf formats for the names of tensors. */
 typedef struct rse_builder {
     rse_model *model;
@@ -67,14 +81,13 @@ rse_status rse_build_mla(rse_builder *builder, rse_mla *mla, rse_error *err, con
 rse_status rse_build_mlp(rse_builder *builder, int64_t width, bool gated, rse_mlp *mlp, rse_error *err,
                          const char *stem, ...) __attribute__((format(printf, 6, 7)));
 
-/* How a family calls the parts of its mixtures, behind "<stem>.". */
+/* How a family calls the parts of its mixtures, behind "<stem>."; NULL is the usual name, given in brackets. */
 typedef struct rse_moe_names {
-    const char *router; /* of a matrix */
-    const char *gate, *up,
-        *down;         /* of a matrix per expert, "<stem>.experts.0.<up>"; gate NULL: experts have none */
-    const char *fused; /* full name of gate and up of all experts; unused without gates */
-    const char *stacked_down; /* full name of all experts' down projections */
-    const char *shared;       /* stem of the shared expert; NULL: the family builds it */
+    const char *router; /* of a matrix ["gate"] */
+    const char *gate, *up, *down; /* of a matrix per expert, "<stem>.experts.0.<up>" ["gate_proj" and so on] */
+    const char *fused; /* full name of gate and up of all experts ["experts.gate_up_proj"] */
+    const char *stacked_down; /* full name of all experts' down projections ["experts.down_proj"] */
+    const char *shared;       /* stem of the shared expert ["shared_experts"]; "": the family builds it */
     const char *latent_in, *latent_out, *latent_norm; /* of experts on a latent row; the last a full name */
 } rse_moe_names;
 /* Router, correction, latent projections, experts and shared expert, as the configuration has them. */
@@ -94,6 +107,9 @@ void rse_build_kda_spec(rse_model *model);
 /* "<at>.A_log", or "<at>.A" where the file holds -exp(A_log). */
 rse_status rse_build_decay(rse_builder *builder, int64_t heads, rssm_layer_weights *constants, rse_error *err,
                            const char *at);
+
+/* The model's prediction block, to be filled; what is taken from here on counts as its. */
+rse_status rse_build_mtp(rse_builder *builder, rse_mtp **mtp, rse_error *err);
 
 /* Embedding and output matrix, the latter the embedding where they are tied. */
 rse_status rse_build_ends(rse_builder *builder, const char *embedding, rse_error *err);

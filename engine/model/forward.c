@@ -219,6 +219,20 @@ static void norm_and_turn(rse_forward *f, int64_t tokens, int64_t heads, const f
     }
 }
 
+void rse_forward_keep(const rse_forward *f, const rse_step *step, int32_t layer, int64_t stride,
+                      const float *keys, const float *values) {
+    for (int32_t i = 0; i < step->batch.rows; i++) {
+        const rse_attention_row *row = &step->kv_rows[i];
+        rse_kv_write(f->desc.kv, row->seq, layer, row->start, row->tokens, keys + row->first * stride, stride,
+                     values + row->first * stride, stride);
+    }
+    for (int32_t i = 0; i < step->branch_count; i++) {
+        const rse_attention_branch *branch = &step->branches[i];
+        rse_kv_branch_fill(f->desc.kv, branch->trunk, layer, branch->start, branch->path, branch->depth,
+                           &branch->seq);
+    }
+}
+
 static void run_attention(rse_forward *f, const rse_step *step, const rse_attn *attn) {
     const rse_config_attention *shape = &f->desc.model->config.attention;
     int64_t tokens = step->tokens;
@@ -232,16 +246,7 @@ static void run_attention(rse_forward *f, const rse_step *step, const rse_attn *
     linear(f, &attn->v, tokens, f->normed, f->values, k_stride);
     norm_and_turn(f, tokens, shape->q_heads, attn->q_norm, f->wide, q_head);
     norm_and_turn(f, tokens, shape->kv_heads, attn->k_norm, f->keys, dim);
-    for (int32_t i = 0; i < step->batch.rows; i++) {
-        const rse_attention_row *row = &step->kv_rows[i];
-        rse_kv_write(f->desc.kv, row->seq, attn->index, row->start, row->tokens,
-                     f->keys + row->first * k_stride, k_stride, f->values + row->first * k_stride, k_stride);
-    }
-    for (int32_t i = 0; i < step->branch_count; i++) {
-        const rse_attention_branch *branch = &step->branches[i];
-        rse_kv_branch_fill(f->desc.kv, branch->trunk, attn->index, branch->start, branch->path, branch->depth,
-                           &branch->seq);
-    }
+    rse_forward_keep(f, step, attn->index, k_stride, f->keys, f->values);
     rse_attention_args args = {
         .pool = f->desc.kv,
         .layer = attn->index,

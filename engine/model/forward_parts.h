@@ -42,6 +42,10 @@ void rse_forward_store(const rse_forward *f, int64_t rows, int64_t cols, float *
 /* y = w x + bias, stored. */
 void rse_forward_linear(const rse_forward *f, const rse_linear *w, int64_t tokens, const float *x,
                         int64_t x_stride, float *y, int64_t y_stride);
+/* Puts the step's keys and values [tokens][stride] into the cache of an attention layer, and into the branches of
+ * its trees. */
+void rse_forward_keep(const rse_forward *f, const rse_step *step, int32_t layer, int64_t stride,
+                      const float *keys, const float *values);
 /* y [tokens][hidden or latent] = the MLP of x, both dense; uses f->wide and f->inner. */
 void rse_forward_mlp(const rse_forward *f, int64_t tokens, const rse_mlp *mlp, const float *x, float *y);
 

@@ -9,13 +9,7 @@
 
 #include <stdio.h>
 
-static const rse_moe_names moe_names = {.router = "gate",
-                                        .gate = "gate_proj",
-                                        .up = "up_proj",
-                                        .down = "down_proj",
-                                        .fused = "experts.gate_up_proj",
-                                        .stacked_down = "experts.down_proj",
-                                        .shared = "shared_experts"};
+static const rse_moe_names moe_names = {0};
 
 static rse_status build_streams(rse_builder *builder, rse_residual *residual, const char *part, int32_t layer,
                                 rse_error *err) {

@@ -7,18 +7,11 @@
 #include "model/family.h"
 
 static const rse_moe_names moe_names = {.router = "router.layer",
-                                        .gate = "gate_proj",
-                                        .up = "up_proj",
-                                        .down = "down_proj",
                                         .fused = "input_linear.weight",
-                                        .stacked_down = "output_linear.weight"};
+                                        .stacked_down = "output_linear.weight",
+                                        .shared = ""};
 /* Files of llama.cpp stack the experts' matrices one by one. */
-static const rse_moe_names split_names = {.router = "router.layer",
-                                          .gate = "gate_proj",
-                                          .up = "up_proj",
-                                          .down = "down_proj",
-                                          .fused = "none",
-                                          .stacked_down = "experts.down_proj"};
+static const rse_moe_names split_names = {.router = "router.layer", .shared = ""};
 
 static rse_status build_shared(rse_builder *builder, int64_t width, rse_mlp *mlp, int32_t layer,
                                rse_error *err) {

@@ -9,13 +9,9 @@
 
 #include <stdio.h>
 
-static const rse_moe_names moe_names = {.router = "gate",
-                                        .gate = "w1",
+static const rse_moe_names moe_names = {.gate = "w1",
                                         .up = "w3",
                                         .down = "w2",
-                                        .fused = "experts.gate_up_proj",
-                                        .stacked_down = "experts.down_proj",
-                                        .shared = "shared_experts",
                                         .latent_in = "routed_expert_down_proj",
                                         .latent_out = "routed_expert_up_proj",
                                         .latent_norm = "routed_expert_norm.weight"};

@@ -2,12 +2,8 @@
 /* Attention over latent rows, from its tensors; rse_mla in model.h says what is made of them. */
 #include "model/family.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { NAME_SIZE = 160 };
 
 /* Per head [latent][nope] from kv_b's rows [nope | v_dim][latent]; two or four bytes an element stay so. Packed
  * matrices are expanded for it: a column of theirs is no stretch of bytes. */
@@ -73,11 +69,8 @@ static rse_status take_halves(rse_builder *builder, rse_mla *mla, const char *at
 }
 
 rse_status rse_build_mla(rse_builder *builder, rse_mla *mla, rse_error *err, const char *stem, ...) {
-    char at[NAME_SIZE];
-    va_list args;
-    va_start(args, stem);
-    vsnprintf(at, sizeof at, stem, args);
-    va_end(args);
+    char at[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(at, stem);
     const rse_config_attention *a = &builder->model->config.attention;
     int64_t hidden = builder->model->config.hidden;
     int64_t queries = (int64_t)a->q_heads * (a->nope + a->shared);

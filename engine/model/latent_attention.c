@@ -58,11 +58,7 @@ void rse_latent_run(rse_forward *f, const rse_step *step, const rse_mla *mla) {
     rse_forward_linear(f, &mla->kv, tokens, f->normed, hidden, f->keys, row);
     rse_rms_norm(math, tokens, a->kv_latent, f->keys, row, mla->kv_norm, a->latent_eps, f->keys, row);
     rse_forward_store(f, tokens, a->kv_latent, f->keys, row);
-    for (int32_t i = 0; i < step->batch.rows; i++) {
-        const rse_attention_row *r = &step->kv_rows[i];
-        const float *keys = f->keys + r->first * row;
-        rse_kv_write(f->desc.kv, r->seq, mla->index, r->start, r->tokens, keys, row, keys, row);
-    }
+    rse_forward_keep(f, step, mla->index, row, f->keys, f->keys);
     rse_attention_args args = {
         .pool = f->desc.kv,
         .layer = mla->index,

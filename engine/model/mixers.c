@@ -6,10 +6,6 @@
 #include "model/family.h"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-
-enum { NAME_SIZE = 160 };
 
 rse_status rse_build_decay(rse_builder *builder, int64_t heads, rssm_layer_weights *constants, rse_error *err,
                            const char *at) {
@@ -29,11 +25,8 @@ rse_status rse_build_decay(rse_builder *builder, int64_t heads, rssm_layer_weigh
 /* One projection gives z | x | B | C | dt; the convolution runs over x, B, C, which are v, k, q of the
  * recurrence. */
 rse_status rse_build_mamba2(rse_builder *builder, rse_mixer *mixer, rse_error *err, const char *stem, ...) {
-    char at[NAME_SIZE];
-    va_list args;
-    va_start(args, stem);
-    vsnprintf(at, sizeof at, stem, args);
-    va_end(args);
+    char at[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(at, stem);
     const rse_config *config = &builder->model->config;
     const rse_config_ssm *ssm = &config->ssm;
     int64_t keys = (int64_t)ssm->key_heads * ssm->d_k;
@@ -97,11 +90,8 @@ void rse_build_mamba2_spec(rse_model *model) {
 
 /* q | k | v | z | decay | beta side by side; each of q, k, v has a convolution of its own. */
 rse_status rse_build_kda(rse_builder *builder, rse_mixer *mixer, rse_error *err, const char *stem, ...) {
-    char at[NAME_SIZE];
-    va_list args;
-    va_start(args, stem);
-    vsnprintf(at, sizeof at, stem, args);
-    va_end(args);
+    char at[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(at, stem);
     const rse_config *config = &builder->model->config;
     const rse_config_ssm *ssm = &config->ssm;
     int64_t hidden = config->hidden;

@@ -5,10 +5,24 @@
  */
 #include "model/family.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 
-enum { NAME_SIZE = 160 };
+/* The names with the usual ones where none is given. */
+static rse_moe_names complete(const rse_moe_names *given) {
+    rse_moe_names names = *given;
+    const struct {
+        const char **name, *usual;
+    } usual[] = {{&names.router, "gate"},
+                 {&names.gate, "gate_proj"},
+                 {&names.up, "up_proj"},
+                 {&names.down, "down_proj"},
+                 {&names.fused, "experts.gate_up_proj"},
+                 {&names.stacked_down, "experts.down_proj"},
+                 {&names.shared, "shared_experts"}};
+    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) {
+        *usual[i].name = *usual[i].name != NULL ? *usual[i].name : usual[i].usual;
+    }
+    return names;
+}
 
 /* Rows of a tensor that holds all experts. */
 static rse_linear slice(const rse_matrix *all, int64_t first, int64_t rows) {
@@ -74,10 +88,11 @@ static rse_status take_experts(rse_builder *builder, const rse_moe_names *names,
                                const char *at, rse_error *err) {
     const rse_config_moe *shape = &builder->model->config.moe;
     bool stacked;
-    RSE_TRY(take_stacked(builder, moe, cols, names->gate != NULL, at, names->fused, &stacked, err));
+    bool gated = builder->model->config.mlp_act != RSE_ACT_RELU2;
+    RSE_TRY(take_stacked(builder, moe, cols, gated, at, names->fused, &stacked, err));
     for (int32_t e = 0; !stacked && e < shape->experts; e++) {
         rse_mlp *mlp = &moe->expert[e];
-        if (names->gate != NULL) {
+        if (gated) {
             RSE_TRY(rse_build_linear(builder, shape->width, cols, false, &mlp->gate, err, "%s.experts.%d.%s",
                                      at, e, names->gate));
         }
@@ -102,39 +117,37 @@ static rse_status take_experts(rse_builder *builder, const rse_moe_names *names,
     return scale_experts(builder, at, "down", moe, err);
 }
 
-rse_status rse_build_moe(rse_builder *builder, const rse_moe_names *names, rse_moe *moe, rse_error *err,
+rse_status rse_build_moe(rse_builder *builder, const rse_moe_names *given, rse_moe *moe, rse_error *err,
                          const char *stem, ...) {
-    char at[NAME_SIZE];
-    va_list args;
-    va_start(args, stem);
-    vsnprintf(at, sizeof at, stem, args);
-    va_end(args);
+    char at[RSE_NAME_SIZE];
+    RSE_FORMAT_NAME(at, stem);
     const rse_config *config = &builder->model->config;
     const rse_config_moe *shape = &config->moe;
     int64_t hidden = config->hidden;
     int64_t cols = shape->latent > 0 ? shape->latent : hidden;
+    const rse_moe_names names = complete(given);
     void *experts;
     RSE_TRY(rse_build_own(builder, (size_t)shape->experts * sizeof *moe->expert, &experts, err));
     moe->expert = experts;
     RSE_TRY(rse_build_linear(builder, shape->experts, hidden, false, &moe->router, err, "%s.%s", at,
-                             names->router));
+                             names.router));
     if (shape->correction) {
         RSE_TRY(rse_build_vector(builder, rse_shape1(shape->experts), &moe->correction, err, "%s.%s", at,
                                  "gate.e_score_correction_bias"));
     }
     if (shape->latent > 0) {
         RSE_TRY(rse_build_linear(builder, cols, hidden, false, &moe->latent_in, err, "%s.%s", at,
-                                 names->latent_in));
+                                 names.latent_in));
         RSE_TRY(rse_build_linear(builder, hidden, cols, false, &moe->latent_out, err, "%s.%s", at,
-                                 names->latent_out));
+                                 names.latent_out));
     }
     if (shape->latent > 0 && shape->latent_norm) {
-        RSE_TRY(rse_build_norm(builder, cols, &moe->latent_norm, err, "%s.%s", at, names->latent_norm));
+        RSE_TRY(rse_build_norm(builder, cols, &moe->latent_norm, err, "%s.%s", at, names.latent_norm));
     }
-    RSE_TRY(take_experts(builder, names, moe, cols, at, err));
-    if (shape->shared_width > 0 && names->shared != NULL) {
-        RSE_TRY(rse_build_mlp(builder, shape->shared_width, names->gate != NULL, &moe->shared, err, "%s.%s", at,
-                              names->shared));
+    RSE_TRY(take_experts(builder, &names, moe, cols, at, err));
+    if (shape->shared_width > 0 && names.shared[0] != '\0') {
+        RSE_TRY(rse_build_mlp(builder, shape->shared_width, config->mlp_act != RSE_ACT_RELU2, &moe->shared, err,
+                              "%s.%s", at, names.shared));
     }
     return shape->shared_gate && shape->shared_width > 0
                ? rse_build_linear(builder, 1, hidden, false, &moe->shared_gate, err, "%s.shared_expert_gate",

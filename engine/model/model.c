@@ -100,7 +100,6 @@ void rse_model_close(rse_model *model) {
         free(model->owned[i]);
     }
     free(model->owned);
-    free(model->mtp);
     free(model->block);
     rse_weights_close(model->weights);
     free(model);

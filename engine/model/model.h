@@ -120,13 +120,13 @@ typedef struct rse_block {
     };
 } rse_block;
 
-/* The multi-token prediction block of Qwen: x = fc [norm_e(embedding of the next token) ; norm_h(hidden)], two
+/* The multi-token prediction block: x = fc [norm_e(embedding of the next token) ; norm_h(hidden)], two
  * blocks, the norm, and the model's own output matrix. */
 typedef struct rse_mtp {
     const float *norm_embedding; /* [hidden] */
     const float *norm_hidden;    /* [hidden] */
     rse_linear fc;               /* [hidden][2 hidden] */
-    rse_block block[2];          /* attention (index 0 of a pool of its own), MLP */
+    rse_block block[2];          /* attention (index 0 of a pool of its own), MLP or experts */
     const float *norm;           /* [hidden] */
 } rse_mtp;
 

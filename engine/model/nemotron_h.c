@@ -2,18 +2,12 @@
 /*
  * Nemotron-H: every layer is one residual block, a Mamba-2 mixer, attention without positions, an MLP with
  * relu^2, or a mixture of such MLPs, which may work on a latent row narrower than the hidden size. The mixer's
- * gate comes before its norm, which runs over groups of heads. Checkpoints may hold prediction blocks, "mtp.*",
- * which are not used.
+ * gate comes before its norm, which runs over groups of heads. Checkpoints may hold one multi-token prediction
+ * block, "mtp.*": attention and a mixture of experts, in two layers of their own.
  */
 #include "model/family.h"
 
-static const rse_moe_names moe_names = {.router = "gate",
-                                        .up = "up_proj",
-                                        .down = "down_proj",
-                                        .stacked_down = "experts.down_proj",
-                                        .shared = "shared_experts",
-                                        .latent_in = "fc1_latent_proj",
-                                        .latent_out = "fc2_latent_proj"};
+static const rse_moe_names moe_names = {.latent_in = "fc1_latent_proj", .latent_out = "fc2_latent_proj"};
 
 static rse_status build_layer(rse_builder *builder, int32_t layer, rse_error *err) {
     static const int32_t kinds[] = {[RSE_LAYER_MAMBA2] = RSE_BLOCK_MIXER,
@@ -35,6 +29,27 @@ static rse_status build_layer(rse_builder *builder, int32_t layer, rse_error *er
     }
 }
 
+/* Kept for drafting; the model itself runs without it, and files may lack it. */
+static rse_status build_mtp(rse_builder *builder, rse_error *err) {
+    rse_model *model = builder->model;
+    int64_t hidden = model->config.hidden;
+    if (!rse_weights_has_prefix(model->weights, "mtp.")) {
+        return RSE_OK;
+    }
+    rse_mtp *mtp;
+    RSE_TRY(rse_build_mtp(builder, &mtp, err));
+    RSE_TRY(rse_build_norm(builder, hidden, &mtp->norm_embedding, err, "mtp.layers.0.enorm.weight"));
+    RSE_TRY(rse_build_norm(builder, hidden, &mtp->norm_hidden, err, "mtp.layers.0.hnorm.weight"));
+    RSE_TRY(rse_build_linear(builder, hidden, 2 * hidden, false, &mtp->fc, err, "mtp.layers.0.eh_proj"));
+    mtp->block[0] = (rse_block){.kind = RSE_BLOCK_ATTENTION};
+    RSE_TRY(rse_build_norm(builder, hidden, &mtp->block[0].norm, err, "mtp.layers.0.norm.weight"));
+    RSE_TRY(rse_build_attention(builder, &mtp->block[0].attn, err, "mtp.layers.0.mixer"));
+    mtp->block[1] = (rse_block){.kind = RSE_BLOCK_MOE};
+    RSE_TRY(rse_build_norm(builder, hidden, &mtp->block[1].norm, err, "mtp.layers.1.norm.weight"));
+    RSE_TRY(rse_build_moe(builder, &moe_names, &mtp->block[1].moe, err, "mtp.layers.1.mixer"));
+    return rse_build_norm(builder, hidden, &mtp->norm, err, "mtp.layers.1.final_layernorm.weight");
+}
+
 static rse_status build(rse_builder *builder, rse_error *err) {
     rse_model *model = builder->model;
     rse_build_mamba2_spec(model);
@@ -43,9 +58,8 @@ static rse_status build(rse_builder *builder, rse_error *err) {
     for (int32_t layer = 0; layer < model->config.layers; layer++) {
         RSE_TRY(build_layer(builder, layer, err));
     }
-    return rse_build_norm(builder, model->config.hidden, &model->norm, err, "norm_f.weight");
+    RSE_TRY(rse_build_norm(builder, model->config.hidden, &model->norm, err, "norm_f.weight"));
+    return build_mtp(builder, err);
 }
 
-static const char *const ignored[] = {
-    "mtp.", "visual.", "vision_tower.", "vision_model.", "mm_projector.", "multi_modal_projector.", NULL};
-const rse_family rse_family_nemotron_h = {RSE_FAMILY_NEMOTRON_H, build, ignored};
+const rse_family rse_family_nemotron_h = {RSE_FAMILY_NEMOTRON_H, build, rse_weights_vision};

@@ -8,7 +8,6 @@
 #include "model/family.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 /* Segments that move columns of a projection whose rows are grouped by key head: of each head's group the
  * parts, `size` columns wide, go to columns `to` and on. */
@@ -101,13 +100,7 @@ static rse_status build_gdn(rse_builder *builder, rse_block *block, int32_t laye
     return rse_build_linear(builder, config->hidden, values, false, &mixer->out, err, "%s.out_proj", at);
 }
 
-static const rse_moe_names moe_names = {.router = "gate",
-                                        .gate = "gate_proj",
-                                        .up = "up_proj",
-                                        .down = "down_proj",
-                                        .fused = "experts.gate_up_proj",
-                                        .stacked_down = "experts.down_proj",
-                                        .shared = "shared_expert"};
+static const rse_moe_names moe_names = {.shared = "shared_expert"};
 
 /* prefix is "" or "mtp."; kind is RSE_LAYER_MLP or RSE_LAYER_MOE. */
 static rse_status build_feed_forward(rse_builder *builder, rse_block *block, int32_t kind, const char *prefix,
@@ -147,11 +140,8 @@ static rse_status build_mtp(rse_builder *builder, rse_error *err) {
     if (!rse_weights_has_prefix(model->weights, "mtp.")) {
         return RSE_OK;
     }
-    rse_mtp *mtp = model->mtp = calloc(1, sizeof *mtp);
-    if (mtp == NULL) {
-        return rse_fail(err, RSE_ERROR_MEMORY, "no memory for the prediction block");
-    }
-    builder->parameters = &model->parameters_mtp;
+    rse_mtp *mtp;
+    RSE_TRY(rse_build_mtp(builder, &mtp, err));
     RSE_TRY(rse_build_norm(builder, hidden, &mtp->norm_embedding, err, "mtp.pre_fc_norm_embedding.weight"));
     RSE_TRY(rse_build_norm(builder, hidden, &mtp->norm_hidden, err, "mtp.pre_fc_norm_hidden.weight"));
     RSE_TRY(rse_build_linear(builder, hidden, 2 * hidden, false, &mtp->fc, err, "mtp.fc"));

@@ -417,7 +417,7 @@ typedef struct rssm_slot_info {
     int64_t oldest;     /**< oldest position that rollback and materialise reach */
     uint64_t id;
     int32_t pending;    /**< tokens of the open or last step that are not committed */
-    int32_t state;      /**< 0: never started, 1: ready, 2: failed */
+    int32_t state;      /**< 0: never started; 1: ready; 2: failed, of which only position and id are told beside this */
 } rssm_slot_info;
 /** Reads a slot's cursor. */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_slot(const rssm_cache *cache, int32_t slot, rssm_slot_info *info);

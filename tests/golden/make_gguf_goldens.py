@@ -186,17 +186,37 @@ def ssm_keys(m, heads, head_dim, groups, state, conv):
     m.key("ssm.inner_size", heads * head_dim)
 
 
+def nemotron_attention(m, b, at):
+    for a, o in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o")):
+        m.move(f"{b}attn_{a}.weight", f"{at}.{o}_proj.weight")
+
+
+def nemotron_experts(m, b, at):
+    c = m.c
+    m.move(b + "ffn_gate_inp.weight", at + ".gate.weight")
+    m.move(b + "exp_probs_b.bias", at + ".gate.e_score_correction_bias")
+    for a in ("up", "down"):
+        m.stack(f"{b}ffn_{a}_exps.weight", at, a + "_proj", c["n_routed_experts"])
+        m.move(f"{b}ffn_{a}_shexp.weight", f"{at}.shared_experts.{a}_proj.weight")
+    if c["moe_latent_size"]:
+        m.move(b + "ffn_latent_down.weight", at + ".fc1_latent_proj.weight")
+        m.move(b + "ffn_latent_up.weight", at + ".fc2_latent_proj.weight")
+
+
 def nemotron(family):
     m = Model(family, "nemotron_h_moe")
     c, kinds = m.c, m.c["layers_block_type"]
-    m.common(len(kinds), c["hidden_size"], 512, c["layer_norm_epsilon"], "embeddings.weight", "norm_f.weight")
+    ahead = int("mtp.layers.0.eh_proj.weight" in m.t)  # one more block, with attention and experts
+    if ahead:
+        m.key("nextn_predict_layers", ahead)
+    m.common(len(kinds) + ahead, c["hidden_size"], 512, c["layer_norm_epsilon"], "embeddings.weight", "norm_f.weight")
     ssm_keys(m, c["mamba_num_heads"], c["mamba_head_dim"], c["n_groups"], c["ssm_state_size"], c["conv_kernel"])
     attention = [k == "full_attention" for k in kinds]
     m.key("attention.head_count", c["num_attention_heads"])
-    m.key("attention.head_count_kv", [c["num_key_value_heads"] * a for a in attention])
+    m.key("attention.head_count_kv", [c["num_key_value_heads"] * a for a in attention + [True] * ahead])
     m.key("attention.key_length", c["head_dim"])
     width = {"mlp": c["intermediate_size"], "moe": c["moe_intermediate_size"]}
-    m.key("feed_forward_length", [width.get(k, 0) for k in kinds])
+    m.key("feed_forward_length", [width.get(k, 0) for k in kinds + ["moe"] * ahead])
     m.key("expert_count", c["n_routed_experts"])
     m.key("expert_used_count", c["num_experts_per_tok"])
     m.key("expert_feed_forward_length", c["moe_intermediate_size"])
@@ -212,20 +232,22 @@ def nemotron(family):
         if kind == "linear_attention":
             mamba2_mixer(m, b, at, c["n_groups"])
         elif kind == "full_attention":
-            for a, o in (("q", "q"), ("k", "k"), ("v", "v"), ("output", "o")):
-                m.move(f"{b}attn_{a}.weight", f"{at}.{o}_proj.weight")
+            nemotron_attention(m, b, at)
         elif kind == "mlp":
             m.move(b + "ffn_up.weight", at + ".up_proj.weight")
             m.move(b + "ffn_down.weight", at + ".down_proj.weight")
         else:
-            m.move(b + "ffn_gate_inp.weight", at + ".gate.weight")
-            m.move(b + "exp_probs_b.bias", at + ".gate.e_score_correction_bias")
-            for a in ("up", "down"):
-                m.stack(f"{b}ffn_{a}_exps.weight", at, a + "_proj", c["n_routed_experts"])
-                m.move(f"{b}ffn_{a}_shexp.weight", f"{at}.shared_experts.{a}_proj.weight")
-            if c["moe_latent_size"]:
-                m.move(b + "ffn_latent_down.weight", at + ".fc1_latent_proj.weight")
-                m.move(b + "ffn_latent_up.weight", at + ".fc2_latent_proj.weight")
+            nemotron_experts(m, b, at)
+    if ahead:
+        b = f"blk.{len(kinds)}."
+        m.move(b + "nextn.eh_proj.weight", "mtp.layers.0.eh_proj.weight")
+        for a in ("enorm", "hnorm"):
+            m.move(f"{b}nextn.{a}.weight", f"mtp.layers.0.{a}.weight")
+        m.move(b + "attn_norm.weight", "mtp.layers.0.norm.weight")
+        nemotron_attention(m, b, "mtp.layers.0.mixer")
+        m.move(b + "post_attention_norm.weight", "mtp.layers.1.norm.weight")
+        nemotron_experts(m, b, "mtp.layers.1.mixer")
+        m.move(b + "nextn.shared_head_norm.weight", "mtp.layers.1.final_layernorm.weight")
     m.finish()
 
 

@@ -14,7 +14,7 @@ import sys
 
 LOGITS = (("logits_first64", 0, (0, 1, 3, 16, 31, 63)), ("logits_last16_of_512", 496, (0, 15)))
 WHOLE = ("tokens", "nll_4095", "greedy_from_64")
-HIDDEN = (0, 1, 3, 4, 6, 8, 14)
+HIDDEN = (0, 1, 3, 4, 5, 6, 8, 14)
 
 
 def read(path):

@@ -21,8 +21,8 @@
 #include <cmocka.h>
 
 #define MODEL_DIR(name) RSSM_SOURCE_DIR "/models/" name
-enum { MODELS = 2 };
-static const char *const model_names[MODELS] = {"tiny-gdn", "tiny-mamba2"};
+enum { MODELS = 3 };
+static const char *const model_names[MODELS] = {"tiny-gdn", "tiny-mamba2", "tiny-kda"};
 
 static inline void ok(rse_status status, const rse_error *err) {
     if (status != RSE_OK) {
