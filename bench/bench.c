@@ -13,6 +13,7 @@ static const bench_subcommand table[] = {
     {"spec", bench_spec, "drafting: verifying T tokens, memory, whole runs"},
     {"serve", bench_serve, "many sequences, and follow-up turns on a long history"},
     {"gemv", bench_gemv, "the engine's matrix products"},
+    {"start", bench_start, "how long a model takes to its first token, and what it keeps in memory"},
     {"make-model", bench_make_model, "write a random checkpoint of a real model's shape"},
     {0},
 };

@@ -10,6 +10,7 @@ int bench_auto(int argc, char **argv);
 int bench_gemv(int argc, char **argv);
 int bench_spec(int argc, char **argv);
 int bench_serve(int argc, char **argv);
+int bench_start(int argc, char **argv);
 int bench_make_model(int argc, char **argv);
 
 /* The exit code of a status; says the sentence of a failure. Wrong usage is 2, other failures are 1. */

@@ -18,6 +18,7 @@
 typedef struct talk {
     const settings *set;
     workspace *work;
+    const speculation *drafts;
     rse_session *session;
     rse_sched *sched;
     rse_chat form;
@@ -95,6 +96,7 @@ static rse_status open_talk(talk *t, rse_error *err) {
     }
     RSE_TRY(rse_session_open(t->work->engine, t->seed, &t->session, err));
     RSE_TRY(rse_sched_create(t->work->engine, &t->sched, err));
+    RSE_TRY(rse_sched_speculate(t->sched, &t->drafts->how, err));
     if (set->session != NULL && rse_file_exists(set->session)) {
         return resume(t, err);
     }
@@ -215,8 +217,8 @@ static rse_status conclude(talk *t, rse_error *err) {
     return RSE_OK;
 }
 
-rse_status chat(const settings *set, workspace *work, rse_error *err) {
-    talk t = {.set = set, .work = work};
+rse_status chat(const settings *set, workspace *work, const speculation *drafts, rse_error *err) {
+    talk t = {.set = set, .work = work, .drafts = drafts};
     RSE_TRY(check(set, err));
     struct sigaction action = {.sa_handler = on_interrupt}; /* ends an answer, or the wait for a line */
     sigaction(SIGINT, &action, NULL);

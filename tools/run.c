@@ -505,19 +505,15 @@ static rse_status run_all(run_state *run, rse_error *err) {
         resolved.prefix_cache = 0;
     }
     RSE_TRY(speculation_plan(&resolved, &run->drafts, err));
-    if (set->chat && run->drafts.step_tokens > 1) {
-        return rse_fail(err, RSE_ERROR_USAGE, "--chat is not for --speculate %s: a conversation is not drafted yet",
-                        set->speculate);
-    }
     RSE_TRY(workspace_open(&resolved, (int32_t)slots, run->drafts.step_tokens, &run->work, err));
-    if (set->chat) {
-        return chat(set, &run->work, err);
-    }
     if (set->stop.count > 0 && run->work.tokenizer == NULL) {
         return rse_fail(err, RSE_ERROR_USAGE, "--stop is '%s'; %s has no tokenizer, and so no text", set->stop.at[0],
                         run->work.directory);
     }
     RSE_TRY(speculation_open(&resolved, &run->work, &run->drafts, err));
+    if (set->chat) {
+        return chat(set, &run->work, &run->drafts, err);
+    }
     RSE_TRY(start(run, err));
     rse_status status = generate(run, err);
     if (status == RSE_OK) {

@@ -134,6 +134,10 @@ rse_status speculation_open(const settings *set, const workspace *work, speculat
         return rse_drafter_ngram(&drafts->how.drafter, err);
     }
     if (strcmp(set->speculate, "mtp") == 0) {
+        if (work->info.mtp_blocks == 0) {
+            return rse_fail(err, RSE_ERROR_USAGE, "--speculate is mtp; %s (%s) has no block for multi-token prediction",
+                            work->directory, work->info.model_type);
+        }
         return rse_drafter_mtp(work->engine, &drafts->how.drafter, err);
     }
     return open_model(set, work, drafts, err);

@@ -24,7 +24,9 @@ mkdir -p "$folder"
 
 plot() {
     if command -v gnuplot >/dev/null; then
-        gnuplot -c "$plots/$1.gp" "$folder/$2.csv" "$folder/$2.svg" "$2"
+        gnuplot -c "$plots/$1.gp" "$folder/$2.csv" "$folder/$2.raw" "$2"
+        sed 's/\t/ /g; s/ *$//' "$folder/$2.raw" >"$folder/$2.svg"
+        rm "$folder/$2.raw"
     fi
 }
 

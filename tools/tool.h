@@ -64,7 +64,7 @@ rse_status read_input(const workspace *work, const settings *set, rse_ids *ids, 
 rse_sampling sampling_of(const settings *set, const rse_engine_info *info, uint64_t seed);
 
 /* run --chat: lines from stdin, answers to stdout, until the end of the input. */
-rse_status chat(const settings *set, workspace *work, rse_error *err);
+rse_status chat(const settings *set, workspace *work, const speculation *drafts, rse_error *err);
 
 /* A bar on stderr, on terminals only and not for work that is done at once. Zeroed: not begun. */
 typedef struct progress {

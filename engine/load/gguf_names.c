@@ -110,8 +110,8 @@ static const rename_row kimi[] = {{"attn_norm", "input_layernorm"},
                                   SHARED("block_sparse_moe.shared_experts."),
                                   {NULL, NULL}};
 
-/* Of the prediction block, which is the one behind the last layer: names behind "mtp.". What a table lacks is named as in
- * a layer, behind "mtp.layers.0.". */
+/* Of the prediction block, which is the one behind the last layer: names behind "mtp.". What a table lacks is named as
+ * in a layer, behind "mtp.layers.0.". */
 static const rename_row qwen_ahead[] = {{"nextn.eh_proj", "fc"},
                                         {"nextn.enorm", "pre_fc_norm_embedding"},
                                         {"nextn.hnorm", "pre_fc_norm_hidden"},

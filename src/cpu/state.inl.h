@@ -121,15 +121,15 @@ static float largest_lane(v16 x) {
 /* Largest finite magnitude of a row; *special: it holds an infinity or a NaN. */
 static float row_largest(const float *x, int32_t n, int *special) {
     const v16 beyond = v16_set1(rssm_f32_of_bits(0x7f800000u));
-    v16 most = v16_zero();
-    m16 finite = (m16)0xffff;
+    const v16 one = v16_set1(1.0f), zero = v16_zero();
+    v16 most = zero, unlike = zero;
     for (int32_t c = 0; c < n; c += 16) {
         const v16 a = v16_abs(v16_load_n(x + c, n - c < 16 ? n - c : 16));
         const m16 ok = v16_lt(a, beyond);
-        most = v16_max(v16_select(ok, a, v16_zero()), most);
-        finite &= ok;
+        most = v16_max(v16_select(ok, a, zero), most);
+        unlike = v16_select(ok, unlike, one);
     }
-    *special = finite != (m16)0xffff;
+    *special = v16_sum(unlike) > 0.0f;
     return largest_lane(most);
 }
 
@@ -139,22 +139,23 @@ static inline float scaled(float x, float factor) {
     return rssm_f32_of_bits((u & 0x7f800000u) == 0 ? u & 0x80000000u : u) * factor;
 }
 
-/* How many of 16 finite elements are beyond f16, once they are rounded to nearest. */
-static int64_t beyond_f16(v16 x) {
-    const v16 a = v16_abs(x);
-    const m16 out = v16_lt(v16_set1(0x1.ffdffep15f), a) & v16_lt(a, v16_set1(rssm_f32_of_bits(0x7f800000u)));
-    return __builtin_popcount(out);
+/* 1 in the lanes whose finite elements are beyond f16, once they are rounded to nearest. */
+static inline v16 beyond_f16(v16 x) {
+    const v16 a = v16_abs(x), finite = v16_select(v16_lt(a, v16_set1(rssm_f32_of_bits(0x7f800000u))), v16_set1(1.0f), v16_zero());
+    return v16_select(v16_lt(v16_set1(0x1.ffdffep15f), a), finite, v16_zero());
 }
 
 /* How many finite elements became infinite. */
 static int64_t encode_f16(const float *x, int32_t n, const uint16_t *bits, uint16_t *to) {
     int64_t overflows = 0;
+    v16 beyond = v16_zero();
     for (int32_t c = 0; c < n && bits == NULL; c += 16) {
         const int left = n - c < 16 ? n - c : 16;
         const v16 y = v16_load_n(x + c, left);
         v16_store_f16_n(to + c, y, left);
-        overflows += beyond_f16(y);
+        beyond = v16_add(beyond_f16(y), beyond);
     }
+    overflows += (int64_t)v16_sum(beyond);
     for (int32_t c = 0; c < n && bits != NULL; c++) {
         to[c] = rssm_f16_stochastic(x[c], bits[c]);
     }

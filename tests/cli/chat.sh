@@ -8,6 +8,11 @@ grep 'tokens of prompts' said
 echo 'And then?' >lines
 replayssm run --chat -n 8 --temp 0 --session talk --verbose <lines 2>said
 grep 'tokens of prompts' said
+for words in '--speculate mtp --draft 3' '--speculate ngram --draft 2 --tree 2'; do # drafted, it is the same conversation
+    printf 'Who is there?\n\nTell me more.\n' >lines
+    # shellcheck disable=SC2086
+    replayssm run --chat --system 'Be brief.' -n 8 --temp 0 --check $words <lines
+done
 replayssm run --chat --batch 2
 echo "exit $?" >&2
 copy_model tiny-gdn

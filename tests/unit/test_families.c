@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every model family against its golden: a tiny random checkpoint run by transformers; of those that hold packed
- * weights, goldens are of what these stand for. Logits of prompts and of decoding by every method, the recurrent state at
- * the end, what sessions can do, narrow formats and drafting: all of it for all families alike.
+ * weights, goldens are of what these stand for. Logits of prompts and of decoding by every method, the recurrent
+ * state at the end, what sessions can do, narrow formats and drafting: all of it for all families alike.
  */
 #include "family_list.h"
 #include "model_fixture.h"
@@ -170,12 +170,11 @@ static void check_formats(const char *family) {
     family_golden g = load_golden(family);
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         bool check = formats[i].checkpoint == 0; /* a narrow checkpoint is no conventional state */
-        rse_engine *engine = open_family(family, (rse_engine_options){.method = RSSM_METHOD_REPLAY,
-                                                                      .window = 5,
-                                                                      .check = check,
-                                                                      .state = {.checkpoint_dtype = formats[i].checkpoint,
-                                                                                  .checkpoint_rounding = formats[i].rounding,
-                                                                                  .read_copy_dtype = formats[i].read_copy}});
+        rse_engine_options options = {.method = RSSM_METHOD_REPLAY, .window = 5, .check = check};
+        options.state = (rse_state_options){.checkpoint_dtype = formats[i].checkpoint,
+                                            .checkpoint_rounding = formats[i].rounding,
+                                            .read_copy_dtype = formats[i].read_copy};
+        rse_engine *engine = open_family(family, options);
         rse_session *session = session_open(engine, 3);
         int32_t vocab = vocab_of(engine);
         float *logits = malloc((size_t)LENGTH * (size_t)vocab * sizeof *logits);
@@ -250,14 +249,16 @@ static rse_status spy_observe(rse_drafter *drafter, const rse_session *session, 
 enum { PLAIN, KNOWN, BLOCK, KINDS };
 static const char *const kinds[] = {"plain", "known text", "the model's block"};
 
-/* Generates `tokens` after a prompt; KNOWN drafts what stands in `out`. The drafts of the first round to *first, if it is
- * not NULL. */
-static rse_sched_figures generate(const char *family, int32_t kind, int32_t width, const int32_t *prompt, int32_t count,
-                                  int32_t tokens, int32_t *out, rse_tree *first) {
+/* Generates `tokens` after a prompt; KNOWN drafts what stands in `out`. The drafts of the first round to *first, if
+ * it is not NULL. */
+static rse_sched_figures generate(const char *family, int32_t kind, int32_t width, const int32_t *prompt,
+                                  int32_t count, int32_t tokens, int32_t *out, rse_tree *first) {
     int32_t known[TEXT];
     memcpy(known, out, (size_t)tokens * sizeof *out);
-    rse_engine *engine = open_family(
-        family, (rse_engine_options){.step_tokens = DRAFTS * width + 1, .window = 7, .check = true, .method = RSSM_METHOD_REPLAY});
+    rse_engine *engine = open_family(family, (rse_engine_options){.step_tokens = DRAFTS * width + 1,
+                                                                  .window = 7,
+                                                                  .check = true,
+                                                                  .method = RSSM_METHOD_REPLAY});
     rse_sched *sched;
     spy s = {.base = {.name = "spy", .propose = spy_propose, .observe = spy_observe}, .text = known, .prompt = count};
     rse_speculation how = {.drafts = DRAFTS, .width = width};
@@ -269,8 +270,12 @@ static rse_sched_figures generate(const char *family, int32_t kind, int32_t widt
     how.drafter = kind != PLAIN ? &s.base : NULL;
     OK(rse_sched_speculate(sched, &how, &err));
     rse_request *request;
-    rse_request_desc desc = {
-        .id = 3, .prompt = prompt, .count = count, .max_tokens = tokens, .ignore_end = true, .sampling = {.top_p = 1.0f}};
+    rse_request_desc desc = {.id = 3,
+                             .prompt = prompt,
+                             .count = count,
+                             .max_tokens = tokens,
+                             .ignore_end = true,
+                             .sampling = {.top_p = 1.0f}};
     OK(rse_sched_add(sched, &desc, &request, &err));
     for (int32_t running = 1; running > 0;) {
         OK(rse_sched_step(sched, &running, &err));
@@ -321,7 +326,8 @@ static void test_prediction(void **state) {
         family_golden g = load_golden(families[i]);
         const rse_tensor *at = rse_safetensors_find(g.files, "mtp_at");
         for (int64_t k = 0; at != NULL && k < at->shape[0]; k++) {
-            const int32_t *wanted = (const int32_t *)rse_safetensors_find(g.files, "mtp_drafts")->data + k * (DRAFTS + 1);
+            const int32_t *wanted = rse_safetensors_find(g.files, "mtp_drafts")->data;
+            wanted += k * (DRAFTS + 1);
             int32_t count = ((const int32_t *)at->data)[k], ids[TEXT] = {0};
             rse_tree tree;
             (void)generate(families[i], BLOCK, 1, g.tokens, count, DRAFTS + 2, ids, &tree);
