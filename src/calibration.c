@@ -156,9 +156,7 @@ rssm_status rssm_cache_watch_reads(rssm_cache *cache, int32_t layer, const rssm_
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "layer is %d; the limits are 0 and %d", (int)layer,
                          (int)cache->desc.layers - 1);
     }
-    if (statistics != NULL) {
-        RSSM_TRY(rssm_copy_desc(cache->context, "statistics", &s, sizeof s, statistics));
-    }
+    RSSM_TRY(rssm_copy_desc(cache->context, "statistics", &s, sizeof s, statistics));
     if (s.second_moment != NULL && (s.column_squares == NULL || s.reads == NULL || s.states == NULL)) {
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "%s is NULL, and second_moment is given",
                          s.column_squares == NULL ? "column_squares" : s.reads == NULL ? "reads" : "states");
