@@ -4,11 +4,14 @@
 #   make               build the library and the command
 #   make demo          let the bundled model write, conventional and replay side by side
 #   make test          all tests: optimised, under sanitizers, checks of the tree
-#   make test-long     drafting over 64 prompts of 64 tokens and 200 rounds: a quarter of an hour
+#   make test-long     drafting over 64 prompts of 64 tokens and 200 rounds; 64-bit Arm under qemu: half an hour
 #   make bench         measure the kernels
+#   make study         narrow states over a long text: make study TEXT=FILE [STUDY=FOLDER]; hours
+#   make deb           Debian packages, looked through by lintian and compared with the last tag
 #   make install       PREFIX=/usr/local, DESTDIR=
 #   make cuda-compile  compile the CUDA sources for all architectures, where there is nvcc
 #   make test-gpu      the tests on a CUDA device
+#   make analyse       cppcheck
 #   make format-check  clang-format; make tidy: clang-tidy
 #   make clean
 #
@@ -16,7 +19,7 @@
 PREFIX ?= /usr/local
 WERROR ?= OFF
 
-.PHONY: all demo test test-long test-gpu bench install cuda-compile format-check tidy clean
+.PHONY: all demo test test-long test-gpu bench study deb install analyse cuda-compile format-check tidy clean
 
 # Tests are left out until somebody asks for them, so that building takes no test framework.
 CONFIGURE = cmake --preset release -DRSSM_WERROR=$(WERROR)
@@ -43,10 +46,28 @@ test:
 test-long:
 	@packaging/ensure-packages.sh build test
 	@$(CONFIGURE) -DRSSM_TESTS=ON && $(BUILD) --target test_draft test_rounds
+	@packaging/ensure-packages.sh cross
+	@tests/check_processors.sh --arm64 build/arm64
 	@RSSM_TEST_LONG=1 ctest --test-dir build -R 'test_draft|test_rounds' --output-on-failure --timeout 3600
 
 bench: all
 	@build/bin/replayssm bench kernel
+
+analyse:
+	@cppcheck --enable=warning,performance --std=c11 --quiet --inline-suppr --suppressions-list=tests/cppcheck.txt \
+	    --error-exitcode=1 -I include -I src -I engine -DRSSM_BUILD_SCALAR src/*.c src/ref src/cpu/*.c engine tools bench/*.c
+
+# Debian packages, in build/deb. CPack writes scripts that call ldconfig, beside the trigger that is enough.
+deb:
+	@packaging/ensure-packages.sh build deb
+	@cmake -G Ninja -S . -B build/deb -DCMAKE_INSTALL_PREFIX=/usr -DRSSM_TESTS=OFF -DRSSM_CUDA=OFF >/dev/null
+	@cmake --build build/deb
+	@cd build/deb && cpack >/dev/null && ls *.deb && lintian --fail-on error,warning --suppress-tags maintscript-calls-ldconfig *.deb
+	@packaging/abi-diff.sh build/deb/src/libreplayssm.so
+
+study: all
+	@test -n "$(TEXT)" || { echo "make study reads a long text: make study TEXT=FILE" >&2; exit 2; }
+	@tools/study.sh build/bin/replayssm "$(TEXT)" $(or $(STUDY),study)
 
 install: all
 	@cmake --install build --prefix "$(PREFIX)"

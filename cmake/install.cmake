@@ -8,9 +8,9 @@ add_library(replayssm::replayssm ALIAS replayssm)
 add_library(replayssm::static ALIAS replayssm_static)
 
 install(TARGETS replayssm replayssm_static EXPORT replayssm-targets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY include/replayssm DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT dev
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
+install(DIRECTORY include/replayssm DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
   FILES_MATCHING PATTERN "*.h")
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/replayssm)
@@ -20,9 +20,9 @@ write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/replayssm-config-ve
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/replayssm-config.cmake
               ${CMAKE_CURRENT_BINARY_DIR}/replayssm-config-version.cmake
-  DESTINATION ${package_dir})
-install(EXPORT replayssm-targets NAMESPACE replayssm:: DESTINATION ${package_dir})
+  DESTINATION ${package_dir} COMPONENT dev)
+install(EXPORT replayssm-targets NAMESPACE replayssm:: DESTINATION ${package_dir} COMPONENT dev)
 
 file(RELATIVE_PATH prefix_of_pkgconfig /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(packaging/replayssm.pc.in ${CMAKE_CURRENT_BINARY_DIR}/replayssm.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/replayssm.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/replayssm.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)

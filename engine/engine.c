@@ -4,6 +4,7 @@
  * memory that sessions share is made.
  */
 #include "engine.h"
+#include "sched/calibrate.h"
 #include "sched/internal.h"
 #include "sched/prefix.h"
 #include "sched/snapshot.h"
@@ -31,20 +32,15 @@ static void set_default(int32_t *field, int32_t value) {
 
 /* What state formats do not go with. */
 static rse_status check_state(rse_engine_options *options, rse_error *err) {
-    rse_state_options *state = &options->state;
-    set_default(&state->checkpoint_dtype, RSSM_DTYPE_F32);
-    const bool narrow = state->checkpoint_dtype != RSSM_DTYPE_F32;
+    const rse_state_options *state = &options->state;
+    const bool narrow = state->checkpoint_dtype > RSSM_DTYPE_F32;
     if (!narrow && state->read_copy_dtype == RSSM_DTYPE_DEFAULT) {
         return RSE_OK;
     }
-    if (options->method == RSE_METHOD_SNAPSHOT) {
-        return rse_fail(err, RSE_ERROR_USAGE, "the snapshot method keeps fp32 states; checkpoint is %s and read copy %s",
-                        rssm_dtype_name(state->checkpoint_dtype), rssm_dtype_name(state->read_copy_dtype));
-    }
-    if (options->check && narrow) {
+    if (options->check && (narrow || state->read_copy_shared != 0)) {
         return rse_fail(err, RSE_ERROR_USAGE,
                         "check compares states with conventional ones bit for bit, which an f32 checkpoint has; it is %s",
-                        rssm_dtype_name(state->checkpoint_dtype));
+                        narrow ? rssm_dtype_name(state->checkpoint_dtype) : "shared with the read copy");
     }
     if (options->method == RSSM_METHOD_AUTO) {
         options->method = RSSM_METHOD_REPLAY;
@@ -98,44 +94,15 @@ static rse_status resolve(const rse_engine_options *given, rse_engine_options *o
     return check_state(options, err);
 }
 
-/* The cheapest nvfp4 scheme that measurably pays on a layer kind without a calibration; docs/quality.md. */
-static void default_scheme(const rssm_layer_spec *spec, rssm_cache_desc *desc) {
-    desc->read_rank = 1;
-    if (spec->kind == RSSM_MAMBA2) {
-        desc->read_block = 32;
-    } else {
-        desc->read_block_axis = RSSM_BLOCK_VALUES;
-    }
-}
-
-static void set_state(const rssm_layer_spec *spec, const rse_state_options *state, rssm_cache_desc *desc) {
-    desc->checkpoint_dtype = state->checkpoint_dtype;
-    desc->checkpoint_rounding = state->checkpoint_rounding;
-    desc->read_copy_dtype = state->read_copy_dtype;
-    desc->seed = state->seed;
-    if (state->read_custom) {
-        desc->read_block_axis = state->read_block_axis;
-        desc->read_block = state->read_block;
-        desc->read_scale_search = state->read_scale_search;
-        desc->read_rank = state->read_rank;
-    } else if (state->read_copy_dtype == RSSM_DTYPE_NVFP4) {
-        default_scheme(spec, desc);
-    }
-}
-
 rse_status rse_cache_create(const rse_engine *engine, int32_t method, const rse_state_options *state,
                             rssm_cache **cache, rse_error *err) {
     const rse_engine_options *options = &engine->options;
     const rse_model *model = engine->model;
-    int32_t first = 0;
-    while (model->block[first].kind != RSE_BLOCK_MIXER) {
-        first++;
-    }
     rssm_cache_desc desc = {
         .struct_size = sizeof desc,
         .spec = &model->spec,
         .layers = model->recurrent,
-        .first_layer = model->block[first].layer,
+        .first_layer = engine->first_layer,
         .slots = options->sessions,
         .window = options->window,
         .step_tokens = method == RSSM_METHOD_CONVENTIONAL ? 1 : options->step_tokens,
@@ -144,7 +111,7 @@ rse_status rse_cache_create(const rse_engine *engine, int32_t method, const rse_
         .io_dtype = options->io_dtype,
     };
     if (state != NULL) {
-        set_state(&model->spec, state, &desc);
+        rse_calibration_scheme(engine->calibration != NULL, state, &desc);
     }
     return rse_library(engine->context, rssm_cache_create(engine->context, &desc, cache), err);
 }
@@ -176,6 +143,9 @@ static rse_status make_cache(rse_engine *engine, rse_error *err) {
     if (engine->model->recurrent == 0) {
         return RSE_OK;
     }
+    for (int32_t i = engine->model->blocks - 1; i >= 0; i--) {
+        engine->first_layer = engine->model->block[i].kind == RSE_BLOCK_MIXER ? engine->model->block[i].layer : engine->first_layer;
+    }
     if (options->method == RSE_METHOD_SNAPSHOT) {
         return rse_snapshots_create(engine, &engine->snapshots, err);
     }
@@ -184,6 +154,7 @@ static rse_status make_cache(rse_engine *engine, rse_error *err) {
     RSE_TRY(rse_library(engine->context,
                         rssm_cache_prepare(engine->cache, options->sessions, rse_pool_threads(engine->pool)),
                         err));
+    RSE_TRY(rse_calibration_apply(engine, &options->state, engine->cache, 0, engine->model->recurrent, err));
     return rse_cache_weights(engine, engine->cache, err);
 }
 
@@ -199,6 +170,9 @@ static rse_status make_kv(rse_engine *engine, rse_error *err) {
     int64_t full = engine->options.sessions * rse_kv_pages_of(config->max_positions);
     if (engine->options.step_tokens > 1) { /* branches of trees: at most two pages for a token of a step */
         full += 2 * (int64_t)engine->options.sessions * engine->options.step_tokens;
+    }
+    if (page > 0) { /* what the prefix cache may hold beside them */
+        full += engine->options.prefix_bytes / page;
     }
     desc.pages = full < INT32_MAX ? full : INT32_MAX;
     int64_t budget = engine->options.kv_bytes;
@@ -280,8 +254,18 @@ static void report(const rse_engine *engine) {
     engine->options.log(engine->options.log_user, RSSM_LOG_INFO, line);
 }
 
+/* The format of the states: what the options say, or else the model's configuration, or else fp32. */
+static rse_status resolve_state(rse_engine *engine, rse_error *err) {
+    rse_state_options *state = &engine->options.state;
+    set_default(&state->checkpoint_dtype, engine->model->config.state_dtype);
+    set_default(&state->checkpoint_dtype, RSSM_DTYPE_F32);
+    return check_state(&engine->options, err);
+}
+
 static rse_status open_parts(rse_engine *engine, const char *directory, rse_error *err) {
     RSE_TRY(rse_model_open(directory, &engine->model, err));
+    RSE_TRY(resolve_state(engine, err));
+    RSE_TRY(rse_calibration_find(engine, directory, &engine->calibration, err));
     RSE_TRY(rse_pool_create(engine->options.threads, &engine->pool, err));
     RSE_TRY(rse_math_create(engine->options.isa_mask, engine->pool, &engine->math, err));
     RSE_TRY(make_cache(engine, err));
@@ -345,6 +329,7 @@ void rse_engine_close(rse_engine *engine) {
     rssm_context_destroy(engine->context);
     rse_math_destroy(engine->math);
     rse_pool_destroy(engine->pool);
+    rse_calibration_close(engine->calibration);
     rse_model_close(engine->model);
     free(engine);
 }
@@ -448,7 +433,7 @@ rse_status rse_engine_count(const rse_engine *engine, rse_engine_counters *count
     rssm_cache_info info = {.struct_size = sizeof info};
     RSE_TRY(rse_library(engine->context, rssm_cache_status(engine->cache, &info), err));
     *counters =
-        (rse_engine_counters){info.bytes_read, info.bytes_written, info.flushes, info.window, info.kernel};
+        (rse_engine_counters){info.bytes_read, info.bytes_written, info.flushes, info.overflows, info.window, info.kernel};
     return RSE_OK;
 }
 

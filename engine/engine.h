@@ -49,15 +49,20 @@ enum { RSE_METHOD_SNAPSHOT = 3 };
 
 /* Formats of the recurrent states; zeros: fp32, no read copy. The fields are those of rssm_cache_desc. */
 typedef struct rse_state_options {
-    int32_t checkpoint_dtype;
+    int32_t checkpoint_dtype; /* 0: what the model's configuration says, or fp32 */
     int32_t checkpoint_rounding;
     int32_t read_copy_dtype;
-    /* nvfp4: the options of rssm_cache_desc as they stand here, not the default scheme of the model's layers: a rank-1
-       part and blocks of 32 along d_k (Mamba-2, 4.44 bits per element at 64 x 128) or of 16 along d_v (the delta rule,
-       4.63 bits at 128 x 128) */
+    int32_t read_copy_shared;
+    /* nvfp4: the options of rssm_cache_desc as they stand here, not the default scheme of the model's layers. That is, with
+       a calibration: columns scaled, a rank-2 part, blocks of 32 along d_k, error diffusion (4.50 bits per element at 128 x
+       128, 4.63 at 64 x 128); without: on Mamba-2 a rank-2 part and blocks of 32 along d_k (the same bits), on the delta
+       rule a rank-1 part and blocks of 16 along d_v, scales by least squares (4.63 bits) */
     bool read_custom;
-    int32_t read_block_axis, read_block, read_scale_search, read_rank;
+    int32_t read_block_axis, read_block, read_scale_search, read_rank, read_diffusion;
+    int32_t read_calibrated; /* read it, and use it in spite of read_custom */
     uint64_t seed; /* of stochastic rounding */
+    /* The calibration of nvfp4 copies: a file, "" for none, NULL for the one in the model's directory, if there is any. */
+    const char *calibration;
 } rse_state_options;
 
 /* Zero in a field means its default. */
@@ -71,8 +76,8 @@ typedef struct rse_engine_options {
     int32_t reach;        /* committed tokens that rse_session_rollback() may go back in any case */
     int32_t sessions;     /* at once; 0: 1 */
     int32_t batch_tokens; /* most tokens of a step, all rows together; 0: 512 */
-    int64_t kv_bytes;  /* budget of keys and values; 0: enough for all sessions at full length, but no more than
-                          a quarter of the machine's memory */
+    int64_t kv_bytes;  /* budget of keys and values; 0: enough for all sessions at full length and for the prefix cache,
+                          but no more than a quarter of the machine's memory */
     int64_t prefix_bytes; /* budget of the prefix cache: states, and pages of keys and values that it holds; 0: none */
     int32_t prefix_block; /* tokens between the states that it keeps of a prompt, a multiple of 16; 0: 256 */
     uint64_t isa_mask; /* as in rssm_context_desc */
@@ -144,6 +149,7 @@ typedef struct rse_engine_counters {
     int64_t bytes_read; /* states and records, by formula; rssm_cache_info says of what */
     int64_t bytes_written;
     int64_t flushes;
+    int64_t overflows;  /* numbers that an f16 or bf16 checkpoint could not hold, and that are infinite now */
     int32_t window;     /* effective one of the last step; 1: conventional traffic */
     const char *kernel; /* decode variant in use; static storage */
 } rse_engine_counters;

@@ -152,8 +152,16 @@ static rssm_status check_formats(rssm_context *context, rssm_cache_desc *d) {
     }
     RSSM_TRY(check_copy(context, d));
     bool narrow = d->checkpoint_dtype != RSSM_DTYPE_F32;
-    return check_range(context, narrow ? "checkpoint_rounding" : "checkpoint_rounding of an f32 checkpoint",
-                       d->checkpoint_rounding, RSSM_ROUND_NEAREST, narrow ? RSSM_ROUND_STOCHASTIC : RSSM_ROUND_NEAREST);
+    RSSM_TRY(check_range(context, "read_copy_shared", d->read_copy_shared, 0, 1));
+    if (d->read_copy_shared && (narrow || d->read_copy_dtype == RSSM_DTYPE_DEFAULT)) {
+        return rssm_fail(context, RSSM_ERROR_ARGUMENT,
+                         "read_copy_shared is 1 with checkpoint_dtype %s and read_copy_dtype %s; it takes an f32 checkpoint "
+                         "and a copy",
+                         rssm_dtype_name(d->checkpoint_dtype), rssm_dtype_name(d->read_copy_dtype));
+    }
+    bool rounds = narrow || (d->read_copy_shared && d->read_copy_dtype == RSSM_DTYPE_NVFP4);
+    return check_range(context, rounds ? "checkpoint_rounding" : "checkpoint_rounding of an f32 checkpoint",
+                       d->checkpoint_rounding, RSSM_ROUND_NEAREST, rounds ? RSSM_ROUND_STOCHASTIC : RSSM_ROUND_NEAREST);
 }
 
 static rssm_status check_desc(rssm_context *context, rssm_cache_desc *d, const rssm_layer_spec *s) {
@@ -181,6 +189,19 @@ static rssm_status check_desc(rssm_context *context, rssm_cache_desc *d, const r
 }
 
 /* ---- Geometry ----------------------------------------------------------------------------------------- */
+
+static rssm_formats make_formats(const rssm_cache_desc *d) {
+    return (rssm_formats){.checkpoint = d->checkpoint_dtype,
+                          .stochastic = d->checkpoint_rounding == RSSM_ROUND_STOCHASTIC,
+                          .seed = d->seed,
+                          .copy = d->read_copy_dtype,
+                          .shared = d->read_copy_shared,
+                          .block = d->read_block,
+                          .block_values = d->read_block_axis == RSSM_BLOCK_VALUES,
+                          .search = d->read_scale_search,
+                          .rank = d->read_rank,
+                          .diffusion = d->read_diffusion};
+}
 
 static rssm_geometry make_geometry(const rssm_cache_desc *d, const rssm_layer_spec *s) {
     rssm_geometry g = {
@@ -212,15 +233,7 @@ static rssm_geometry make_geometry(const rssm_cache_desc *d, const rssm_layer_sp
         .step_tokens = d->step_tokens,
         .window = d->window,
         .first_value_head = s->first_value_head,
-        .formats = {.checkpoint = d->checkpoint_dtype,
-                    .stochastic = d->checkpoint_rounding == RSSM_ROUND_STOCHASTIC,
-                    .seed = d->seed,
-                    .copy = d->read_copy_dtype,
-                    .block = d->read_block,
-                    .block_values = d->read_block_axis == RSSM_BLOCK_VALUES,
-                    .search = d->read_scale_search,
-                    .rank = d->read_rank,
-                    .diffusion = d->read_diffusion},
+        .formats = make_formats(d),
     };
     bool group = s->out_norm == RSSM_OUT_NORM_GROUP;
     g.units = group && s->out_norm_groups < s->key_heads ? s->out_norm_groups : s->key_heads;
@@ -254,12 +267,12 @@ rssm_status rssm_cache_create(rssm_context *context, const rssm_cache_desc *desc
     }
     *cache = NULL;
     rssm_cache_desc d;
-    rssm_copy_desc(&d, sizeof d, desc);
+    RSSM_TRY(rssm_copy_desc(context, "desc", &d, sizeof d, desc));
     if (d.spec == NULL) {
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "desc.spec is NULL");
     }
     rssm_layer_spec s;
-    rssm_copy_desc(&s, sizeof s, d.spec);
+    RSSM_TRY(rssm_copy_desc(context, "spec", &s, sizeof s, d.spec));
     RSSM_TRY(check_spec(context, &s));
     RSSM_TRY(check_desc(context, &d, &s));
     rssm_cache *c = calloc(1, sizeof *c);
@@ -363,10 +376,7 @@ rssm_status rssm_cache_status(const rssm_cache *cache, rssm_cache_info *info) {
     if (cache->context->ops != NULL) {
         RSSM_TRY(cache->context->ops->status(cache, &out));
     }
-    size_t size = info->struct_size == 0 || info->struct_size > sizeof out ? sizeof out : (size_t)info->struct_size;
-    out.struct_size = size;
-    memcpy(info, &out, size);
-    return RSSM_OK;
+    return rssm_give_info(cache->context, info, &out, sizeof out);
 }
 
 /* Reads the cursor of a slot whose memory the host can read. */
@@ -374,6 +384,8 @@ static void describe_slot(const rssm_cache *cache, int32_t slot, rssm_slot_info 
     rssm_cursor *cursor = rssm_cursor_at(cache, slot);
     if (cursor != NULL && cursor->state == RSSM_CURSOR_FAILED) {
         out->state = 2;
+        out->position = cursor->position;
+        out->id = cursor->id;
     } else if (cursor != NULL && cursor->state == RSSM_CURSOR_READY) {
         int64_t most;
         (void)!rssm_settle((rssm_cache *)cache, slot); /* a half-done step shows as pending */
@@ -403,8 +415,5 @@ rssm_status rssm_cache_slot(const rssm_cache *cache, int32_t slot, rssm_slot_inf
         ops->mirror_close(mirror);
         RSSM_TRY(status);
     }
-    size_t size = info->struct_size == 0 || info->struct_size > sizeof out ? sizeof out : (size_t)info->struct_size;
-    out.struct_size = size;
-    memcpy(info, &out, size);
-    return RSSM_OK;
+    return rssm_give_info(cache->context, info, &out, sizeof out);
 }

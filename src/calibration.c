@@ -104,9 +104,7 @@ rssm_status rssm_cache_set_read_calibration(rssm_cache *cache, int32_t layer, co
                          rssm_dtype_name(g->formats.copy));
     }
     rssm_read_calibration c = {0};
-    if (calibration != NULL) {
-        rssm_copy_desc(&c, sizeof c, calibration);
-    }
+    RSSM_TRY(rssm_copy_desc(cache->context, "calibration", &c, sizeof c, calibration));
     if (c.directions_count < 0 || c.directions_count > RSSM_DIRECTIONS_MAX ||
         (c.directions_count > 0 && (c.directions == NULL || c.column_weight == NULL))) {
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT,
@@ -148,5 +146,28 @@ rssm_status rssm_cache_set_read_calibration(rssm_cache *cache, int32_t layer, co
                                .spread = spread,
                                .pull = pull,
                                .directions = c.directions_count};
+    return RSSM_OK;
+}
+
+rssm_status rssm_cache_watch_reads(rssm_cache *cache, int32_t layer, const rssm_read_statistics *statistics) {
+    const rssm_formats *f = &cache->geometry.formats;
+    rssm_read_statistics s = {0};
+    if (layer < 0 || layer >= cache->desc.layers) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "layer is %d; the limits are 0 and %d", (int)layer,
+                         (int)cache->desc.layers - 1);
+    }
+    if (statistics != NULL) {
+        RSSM_TRY(rssm_copy_desc(cache->context, "statistics", &s, sizeof s, statistics));
+    }
+    if (s.second_moment != NULL && (s.column_squares == NULL || s.reads == NULL || s.states == NULL)) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "%s is NULL, and second_moment is given",
+                         s.column_squares == NULL ? "column_squares" : s.reads == NULL ? "reads" : "states");
+    }
+    if (cache->context->ops != NULL || f->checkpoint != RSSM_DTYPE_F32 || f->copy != RSSM_DTYPE_DEFAULT) {
+        return rssm_fail(cache->context, RSSM_ERROR_UNSUPPORTED,
+                         "checkpoint_dtype is %s and read_copy_dtype is %s; reads are watched on the CPU with f32 and none",
+                         rssm_dtype_name(f->checkpoint), rssm_dtype_name(f->copy));
+    }
+    cache->constants[layer].watched = s;
     return RSSM_OK;
 }

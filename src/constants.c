@@ -109,6 +109,7 @@ static rssm_status copy_weights(rssm_cache *cache, int32_t layer, const rssm_lay
     copy_heads(g, w, A, dt_bias, w->D != NULL ? D : NULL, out_norm);
     rssm_constants *constants = &cache->constants[layer];
     const rssm_calibration read = constants->read;
+    const rssm_read_statistics watched = constants->watched;
     free(constants->memory);
     *constants = (rssm_constants){.memory = block,
                                   .conv_weight = conv,
@@ -118,6 +119,7 @@ static rssm_status copy_weights(rssm_cache *cache, int32_t layer, const rssm_lay
                                   .D = w->D != NULL ? D : NULL,
                                   .out_norm = out_norm,
                                   .read = read,
+                                  .watched = watched,
                                   .layer = cache->desc.first_layer + layer,
                                   .ready = 1};
     return cache->context->ops != NULL ? cache->context->ops->weights(cache, layer, total) : RSSM_OK;
@@ -132,7 +134,7 @@ rssm_status rssm_cache_set_weights(rssm_cache *cache, int32_t layer, const rssm_
         return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "weights of layer %d are NULL", (int)layer);
     }
     rssm_layer_weights w;
-    rssm_copy_desc(&w, sizeof w, weights);
+    RSSM_TRY(rssm_copy_desc(cache->context, "weights", &w, sizeof w, weights));
     RSSM_TRY(check_present(cache, layer, &w));
     return copy_weights(cache, layer, &w);
 }

@@ -43,16 +43,6 @@ void rssm_parallel(const rssm_context *context, int64_t n, rssm_task_fn task, vo
     }
 }
 
-void rssm_copy_desc(void *to, size_t size, const void *from) {
-    memset(to, 0, size);
-    if (from == NULL) {
-        return;
-    }
-    uint64_t given;
-    memcpy(&given, from, sizeof given);
-    memcpy(to, from, given == 0 || given > size ? size : (size_t)given);
-}
-
 __attribute__((format(printf, 2, 3))) static rssm_status create_failed(rssm_status status, const char *format,
                                                                        ...) {
     va_list args;
@@ -62,13 +52,53 @@ __attribute__((format(printf, 2, 3))) static rssm_status create_failed(rssm_stat
     return status;
 }
 
+/* How much of a struct of `size` bytes a caller has that says `given`; 0: it cannot even say so. */
+static size_t known_size(uint64_t given, size_t size) {
+    return given == 0 || given > size ? size : given >= sizeof given ? (size_t)given : 0;
+}
+
+static rssm_status bad_size(const rssm_context *context, const char *name, uint64_t given) {
+    return rssm_fail((rssm_context *)context, RSSM_ERROR_ARGUMENT,
+                     "%s.struct_size is %llu; it must be 0 or the size of the struct, which is at least %zu", name,
+                     (unsigned long long)given, sizeof given);
+}
+
+rssm_status rssm_copy_desc(const rssm_context *context, const char *name, void *to, size_t size, const void *from) {
+    memset(to, 0, size);
+    uint64_t given = 0;
+    if (from != NULL) {
+        memcpy(&given, from, sizeof given);
+        size_t known = known_size(given, size);
+        memcpy(to, from, known);
+        return known > 0 ? RSSM_OK : bad_size(context, name, given);
+    }
+    return RSSM_OK;
+}
+
+rssm_status rssm_give_info(const rssm_context *context, void *info, void *out, size_t size) {
+    uint64_t given;
+    memcpy(&given, info, sizeof given);
+    uint64_t known = known_size(given, size);
+    if (known == 0) {
+        return bad_size(context, "info", given);
+    }
+    memcpy(out, &known, sizeof known);
+    memcpy(info, out, (size_t)known);
+    return RSSM_OK;
+}
+
 rssm_status rssm_context_create(const rssm_context_desc *desc, rssm_context **context) {
     if (context == NULL) {
         return create_failed(RSSM_ERROR_ARGUMENT, "context is NULL");
     }
     *context = NULL;
     rssm_context_desc d;
-    rssm_copy_desc(&d, sizeof d, desc);
+    if (desc != NULL && desc->struct_size != 0 && known_size(desc->struct_size, sizeof d) == 0) {
+        return create_failed(RSSM_ERROR_ARGUMENT,
+                             "desc.struct_size is %llu; it must be 0 or the size of the struct, which is at least %zu",
+                             (unsigned long long)desc->struct_size, sizeof desc->struct_size);
+    }
+    (void)!rssm_copy_desc(NULL, "desc", &d, sizeof d, desc);
 #ifndef RSSM_BUILD_CUDA
     if (d.device == RSSM_DEVICE_CUDA) {
         return create_failed(RSSM_ERROR_UNSUPPORTED, "device is CUDA, which this build does not have");

@@ -26,8 +26,11 @@ void rssm_log(const rssm_context *context, int32_t level, const char *format, ..
 /* Runs task over [0, n) by the caller's parallel-for, or here. */
 void rssm_parallel(const rssm_context *context, int64_t n, rssm_task_fn task, void *arg);
 
-/* Copies a versioned descriptor: the bytes the caller has, the rest zero. */
-void rssm_copy_desc(void *to, size_t size, const void *from);
+/* A caller's descriptor, of any size that has its struct_size, as this version knows it: what it lacks is zero. NULL gives
+   zeros. `name` is that of the argument. */
+rssm_status rssm_copy_desc(const rssm_context *context, const char *name, void *to, size_t size, const void *from);
+/* The other way: as much of an answer as the caller's struct has room for; out begins with a struct_size, too. */
+rssm_status rssm_give_info(const rssm_context *context, void *info, void *out, size_t size);
 
 #define RSSM_TRY(call)                                                                                       \
     do {                                                                                                     \

@@ -131,9 +131,13 @@ static rssm_status prepare_call(layer_call *c, rssm_cache *cache, int32_t layer,
                          (int)layer);
     }
     RSSM_TRY(rssm_batch_check(cache, batch, &c->batch));
+    if (cache->constants[layer].watched.second_moment != NULL && c->batch.rows > 1) {
+        return rssm_fail(cache->context, RSSM_ERROR_ARGUMENT, "batch.rows is %d; reads of layer %d are watched, in steps of 1 row",
+                         (int)c->batch.rows, (int)layer);
+    }
     RSSM_TRY(rssm_cache_check_memory(cache));
-    rssm_copy_desc(&c->inputs, sizeof c->inputs, inputs);
-    rssm_copy_desc(&c->out, sizeof c->out, out);
+    RSSM_TRY(rssm_copy_desc(cache->context, "inputs", &c->inputs, sizeof c->inputs, inputs));
+    RSSM_TRY(rssm_copy_desc(cache->context, "out", &c->out, sizeof c->out, out));
     RSSM_TRY(rssm_check_tensors(cache, layer, &c->inputs, &c->out));
     if (cache->context->ops == NULL) { /* else the cursors lie on the device */
         RSSM_TRY(check_rows(c, whole_call));
@@ -346,7 +350,7 @@ static void run_piece(void *arg, int64_t piece) {
             now.row.ahead = NULL;
             if (more && next.live) {
                 now.row.ahead_unit = (int32_t)(next.at % units);
-                now.row.ahead = next.row.state.checkpoint;
+                now.row.ahead = next.row.state.copy != NULL ? next.row.state.copy : next.row.state.checkpoint;
                 fetch_unit(c, &next.row, now.row.ahead_unit);
             }
             cache->kernels->decode_unit(&c->call, &now.row, unit, scratch);

@@ -86,7 +86,7 @@ static rssm_status check_standing(rssm_cache *cache, const rssm_saved *s, const 
     const int32_t need = cache->geometry.rows.conv_need;
     bool sound = s->history >= 0 && s->history <= RSSM_ROWS_MAX && s->held >= need && s->held <= RSSM_CONV_ROWS_MAX &&
                  s->position >= s->history && s->position <= INT64_MAX / 2 && s->raw_records >= 0 &&
-                 s->raw_records <= (s->kind == RSSM_KDA) && s->checkpoint_dtype >= RSSM_DTYPE_F32 &&
+                 s->raw_records <= (s->kind == RSSM_KDA ? 1 : 0) && s->checkpoint_dtype >= RSSM_DTYPE_F32 &&
                  s->checkpoint_dtype <= RSSM_DTYPE_F8 &&
                  (s->io_dtype == RSSM_DTYPE_F32 || s->io_dtype == RSSM_DTYPE_BF16) && s->flags <= 3 &&
                  s->key_heads > 0 && s->key_heads <= s->total_key_heads && s->value_heads > 0 &&

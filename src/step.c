@@ -15,7 +15,7 @@ rssm_status rssm_batch_check(rssm_cache *cache, const rssm_batch *batch, rssm_ba
     if (batch == NULL) {
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch is NULL");
     }
-    rssm_copy_desc(copy, sizeof *copy, batch);
+    RSSM_TRY(rssm_copy_desc(context, "batch", copy, sizeof *copy, batch));
     if (copy->rows < 0 || (copy->rows > 0 && copy->slots == NULL)) {
         return rssm_fail(context, RSSM_ERROR_ARGUMENT, "batch.rows is %d and batch.slots is %s", (int)copy->rows,
                          copy->slots == NULL ? "NULL" : "given");
@@ -258,11 +258,14 @@ rssm_status rssm_cache_begin(rssm_cache *cache, const rssm_batch *batch, const i
         RSSM_TRY(check_row(cache, &b, row, accepted, paths, mark));
         live += !rssm_is_padding(cache, rssm_batch_slot(&b, row)) && rssm_batch_tokens(&b, row) > 0;
     }
-    for (int32_t row = 0; row < b.rows; row++) {
+    rssm_status failed = RSSM_OK;
+    for (int32_t row = b.rows - 1; row >= 0; row--) { /* all that fail are marked; the message is of the first */
         if (!rssm_is_padding(cache, rssm_batch_slot(&b, row))) {
-            RSSM_TRY(check_progress(cache, rssm_batch_slot(&b, row), accepted != NULL ? accepted[row] : 0));
+            rssm_status status = check_progress(cache, rssm_batch_slot(&b, row), accepted != NULL ? accepted[row] : 0);
+            failed = status != RSSM_OK ? status : failed;
         }
     }
+    RSSM_TRY(failed);
     cache->serial++;
     cache->info.steps++;
     cache->info.window = rssm_effective_window(cache, live);

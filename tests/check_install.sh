@@ -22,7 +22,7 @@ DESTDIR=$work/stage cmake --install "$build" --prefix /opt/replayssm >"$work/log
 mv "$work/stage/opt/replayssm" "$work/moved"
 prefix=$work/moved
 (cd "$prefix" && find . -type f -o -type l) | LC_ALL=C sort >"$work/files"
-if grep -vE '^\./(bin/replayssm|include/replayssm/[a-z0-9_]+\.h|lib[a-z0-9_/-]*/libreplayssm\.(a|so[.0-9]*)|lib[a-z0-9_/-]*/cmake/replayssm/[a-z-]+\.cmake|lib[a-z0-9_/-]*/pkgconfig/replayssm\.pc|share/replayssm/models/(README.md|tiny-[a-z0-9]+/[a-zA-Z0-9._-]+))$' \
+if grep -vE '^\./(bin/replayssm|include/replayssm/[a-z0-9_]+\.h|lib[a-z0-9_/-]*/libreplayssm\.(a|so[.0-9]*)|lib[a-z0-9_/-]*/cmake/replayssm/[a-z-]+\.cmake|lib[a-z0-9_/-]*/pkgconfig/replayssm\.pc|share/bash-completion/completions/replayssm|share/man/man1/replayssm\.1\.gz|share/replayssm/models/(README.md|tiny-[a-z0-9]+/[a-zA-Z0-9._-]+))$' \
     "$work/files"; then
     echo "should not be installed"
     exit 1

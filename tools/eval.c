@@ -114,8 +114,14 @@ int command_eval(int argc, char **argv) {
         if (argc > 1 && strcmp(argv[1], "kl") == 0) {
             return eval_kl(argc - 1, argv + 1);
         }
+        if (argc > 1 && strcmp(argv[1], "calibrate") == 0) {
+            return eval_calibrate(argc - 1, argv + 1);
+        }
+        if (argc > 1 && strcmp(argv[1], "drift") == 0) {
+            return eval_drift(argc - 1, argv + 1);
+        }
         if (argc < 2 || strcmp(argv[1], "nll") != 0) {
-            fprintf(stderr, "replayssm: eval measures: nll, kl%s%s\nSee 'replayssm eval nll --help'.\n",
+            fprintf(stderr, "replayssm: eval does: nll, kl, drift, calibrate%s%s\nSee 'replayssm eval nll --help'.\n",
                     argc < 2 ? "" : "; it does not know ", argc < 2 ? "" : argv[1]);
             return EXIT_USAGE;
         }

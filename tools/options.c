@@ -45,12 +45,16 @@ const option_row options_engine[] = {
     {"device", 0, OPTION_CHOICE, AT(device), "cpu", "cpu", 0, 0, devices, "where to run"},
     {"io", 0, OPTION_CHOICE, AT(io), "f32|bf16", "f32", 0, 0, formats,
      "number format of activations, buffers, keys and values"},
-    {"checkpoint", 0, OPTION_CHOICE, AT(checkpoint), "f32|f16|bf16|f8", "f32", 0, 0, checkpoints,
-     "number format of the state that the recurrence continues from"},
+    {"checkpoint", 0, OPTION_CHOICE, AT(checkpoint), "f32|f16|bf16|f8", NULL, 0, 0, checkpoints,
+     "number format of the state that the recurrence continues from\n"
+     "(default what the model's configuration says, or else f32)"},
     {"rounding", 0, OPTION_CHOICE, AT(rounding), "nearest|stochastic", "nearest", 0, 0, roundings,
      "of a checkpoint narrower than f32"},
     {"read-copy", 0, OPTION_CHOICE, AT(read_copy), "none|f16|bf16|f8|int8|nvfp4", "none", 0, 0, copies,
      "number format of a copy of the state that outputs are read from"},
+    {"calibration", 0, OPTION_TEXT, AT(calibration), "FILE", NULL, 0, 0, NULL,
+     "of nvfp4 copies, as eval calibrate writes it; '' for none (default:\n"
+     "the one beside the model's weights, if there is any)"},
     {"threads", 0, OPTION_WHOLE, AT(threads), "N", "0", 0, 1024, NULL, "threads; 0: one for each usable core"},
     {"check", 0, OPTION_FLAG, AT(check), NULL, NULL, 0, 0, NULL,
      "compare every flushed state, bit for bit, with one that was\n"

@@ -28,6 +28,7 @@ typedef struct settings {
     int32_t device;
     int32_t io; /* RSSM_DTYPE_* */
     int32_t checkpoint, rounding, read_copy; /* RSSM_DTYPE_*, RSSM_ROUND_*, RSSM_DTYPE_* */
+    const char *calibration;
     int64_t threads;
     bool check;
     bool verbose;
@@ -67,6 +68,7 @@ typedef struct settings {
     int64_t tokens;
     text_list configs;
     const char *csv;
+    const char *out;
     /* offsets of what was given, in the order of the command line */
     size_t given[SETTINGS_GIVEN];
     int32_t given_count;

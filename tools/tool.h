@@ -19,7 +19,9 @@ enum { EXIT_USAGE = 2 }; /* beside EXIT_SUCCESS and EXIT_FAILURE */
 /* argv[0] is the subcommand. They return the exit code. */
 int command_run(int argc, char **argv);
 int command_eval(int argc, char **argv);
-int eval_kl(int argc, char **argv); /* eval.c calls it */
+int eval_kl(int argc, char **argv); /* eval.c calls these */
+int eval_calibrate(int argc, char **argv);
+int eval_drift(int argc, char **argv);
 int command_inspect(int argc, char **argv);
 
 /* Prints the sentence and returns the exit code that belongs to its status. */

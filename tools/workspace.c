@@ -96,7 +96,8 @@ rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_to
         .state = {.checkpoint_dtype = set->checkpoint,
                   .checkpoint_rounding = set->rounding,
                   .read_copy_dtype = set->read_copy,
-                  .seed = set->seed},
+                  .seed = set->seed,
+                  .calibration = set->calibration},
         .sessions = sessions,
         .step_tokens = step_tokens,
         .batch_tokens = set->step_budget > 0                 ? (int32_t)set->step_budget
@@ -115,7 +116,18 @@ rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_to
     return open_tokenizer(work, err);
 }
 
+/* What a narrow checkpoint could not hold is said once, at the end. */
+static void report_overflows(const workspace *work) {
+    rse_engine_counters counters;
+    rse_error ignored = {0};
+    if (work->engine != NULL && rse_engine_count(work->engine, &counters, &ignored) == RSE_OK && counters.overflows > 0) {
+        fprintf(stderr, "replayssm: %" PRId64 " numbers of the states were beyond the checkpoint's format, and are infinite\n",
+                counters.overflows);
+    }
+}
+
 void workspace_close(workspace *work) {
+    report_overflows(work);
     rse_tokenizer_free(work->tokenizer);
     rse_engine_close(work->engine);
     free(work->directory);

@@ -2,6 +2,8 @@
 /* What the families' readers of config.json share. */
 #include "load/config_read.h"
 
+#include <replayssm/replayssm.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -176,6 +178,26 @@ rse_status rse_read_layer_pattern(rse_config *config, const char *key, const cha
 
 /* ---- Parts that families share ------------------------------------------------------------------------ */
 
+/* The maker's choice for the recurrent states, under either of its names. */
+static rse_status read_state_dtype(const rse_source *s, rse_config *config, rse_error *err) {
+    static const struct {
+        const char *name;
+        int32_t dtype;
+    } known[] = {{"float32", RSSM_DTYPE_F32}, {"float16", RSSM_DTYPE_F16}, {"bfloat16", RSSM_DTYPE_BF16}, {"auto", RSSM_DTYPE_DEFAULT}};
+    const char *dtype = "auto";
+    RSE_TRY(rse_json_get_string(s->text, where, "mamba_ssm_dtype", &dtype, err));
+    RSE_TRY(rse_json_get_string(s->text, where, "mamba_ssm_cache_dtype", &dtype, err));
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(dtype, known[i].name) == 0) {
+            config->state_dtype = known[i].dtype;
+            return RSE_OK;
+        }
+    }
+    return rse_fail(err, RSE_ERROR_UNSUPPORTED,
+                    "%s: the format of the recurrent states is '%.32s'; known are float32, float16, bfloat16 and auto", where,
+                    dtype);
+}
+
 rse_status rse_read_common(const rse_source *s, rse_config *config, rse_error *err) {
     RSE_TRY(rse_read_count(s, "vocab_size", NULL, RSE_VOCABULARY_MAX, &config->vocab, err));
     RSE_TRY(rse_read_count(s, "hidden_size", NULL, RSE_WIDTH_MAX, &config->hidden, err));
@@ -194,6 +216,7 @@ rse_status rse_read_common(const rse_source *s, rse_config *config, rse_error *e
     RSE_TRY(rse_json_get_string(s->root, where, "dtype", &dtype, err));
     RSE_TRY(rse_json_get_string(s->text, where, "dtype", &dtype, err));
     snprintf(config->dtype, sizeof config->dtype, "%s", dtype);
+    RSE_TRY(read_state_dtype(s, config, err));
     RSE_TRY(rse_read_off(s, "use_sliding_window", err));
     const rse_json *window = rse_json_member(s->text, "use_sliding_window");
     if (rse_json_kind(window) == RSE_JSON_NULL) { /* an explicit false makes the width meaningless */

@@ -137,6 +137,7 @@ typedef struct rse_config {
     int32_t top_k;
     int32_t scale_block[2]; /* rows and columns of a matrix that share a scale, in FP8 files with blocks */
     char dtype[16];         /* "bfloat16"; "" if the config is silent. The tensors decide */
+    int32_t state_dtype;    /* RSSM_DTYPE_* of the recurrent states, if the config says; RSSM_DTYPE_DEFAULT if not */
 } rse_config;
 
 /* Reads directory/config.json and, where it exists, generation_config.json (end tokens); or a GGUF file. */

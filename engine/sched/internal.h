@@ -40,9 +40,11 @@ typedef struct rse_step_arrays {
 struct rse_engine {
     rse_engine_options options; /* defaults filled in */
     rse_model *model;
+    struct rse_calibration *calibration; /* of its nvfp4 copies, or NULL */
     rse_pool *pool;
     rse_math *math;
     rssm_context *context;
+    int32_t first_layer;      /* of the model's layers, the first that is recurrent */
     rssm_cache *cache;        /* NULL for a model without recurrent layers, and with snapshots */
     rse_snapshots *snapshots; /* of the method of that name */
     rse_kv_pool *kv;

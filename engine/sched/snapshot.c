@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sched/snapshot.h"
+#include "sched/calibrate.h"
 
 #include <stdlib.h>
 
@@ -26,17 +27,19 @@ static rse_status make_cache(rse_snapshots *s, const rse_block *block, rse_error
     rssm_cache_desc desc = {.struct_size = sizeof desc,
                             .spec = &engine->model->spec,
                             .layers = 1,
-                            .first_layer = block->layer,
+                            .first_layer = engine->first_layer + block->mixer.index, /* numbered as in one cache for all */
                             .slots = options->sessions + kept,
                             .window = 1,
                             .step_tokens = 1,
                             .method = RSSM_METHOD_CONVENTIONAL,
                             .io_dtype = options->io_dtype};
+    rse_calibration_scheme(engine->calibration != NULL, &options->state, &desc);
     rssm_cache **cache = &s->caches[block->mixer.index];
     RSE_TRY(rse_library(engine->context, rssm_cache_create(engine->context, &desc, cache), err));
     RSE_TRY(rse_library(engine->context, rssm_cache_allocate(*cache), err));
     rssm_status status = rssm_cache_prepare(*cache, 2 * options->sessions + 1, rse_pool_threads(engine->pool));
     RSE_TRY(rse_library(engine->context, status, err));
+    RSE_TRY(rse_calibration_apply(engine, &options->state, *cache, block->mixer.index, 1, err));
     return rse_library(engine->context, rssm_cache_set_weights(*cache, 0, &block->mixer.constants), err);
 }
 
@@ -208,6 +211,10 @@ rssm_status rse_snapshots_run(void *user, const rse_step *step, int32_t mixer, c
 
 /* ---- Questions ---------------------------------------------------------------------------------------- */
 
+rssm_cache *rse_snapshots_cache(const rse_snapshots *s, int32_t layer) {
+    return s->caches[layer];
+}
+
 int64_t rse_snapshots_bytes(const rse_snapshots *s, int32_t part) {
     rssm_part_info info = {0};
     int32_t tokens = s->engine->options.step_tokens;
@@ -225,6 +232,7 @@ rse_status rse_snapshots_count(const rse_snapshots *s, rse_engine_counters *coun
         counters->bytes_read += info.bytes_read;
         counters->bytes_written += info.bytes_written;
         counters->flushes += info.flushes;
+        counters->overflows += info.overflows;
         counters->kernel = info.kernel;
     }
     return RSE_OK;

@@ -28,6 +28,8 @@ rse_status rse_snapshots_copy(rse_snapshots *snapshots, const rse_session *from,
 rssm_status rse_snapshots_run(void *snapshots, const rse_step *step, int32_t mixer,
                               const rssm_layer_inputs *inputs, const rssm_output *out);
 
+/* The cache of one recurrent layer, in which a session has its own slot. */
+rssm_cache *rse_snapshots_cache(const rse_snapshots *snapshots, int32_t layer);
 /* Bytes of a part of the caches per sequence, all states counted. */
 int64_t rse_snapshots_bytes(const rse_snapshots *snapshots, int32_t part);
 rse_status rse_snapshots_count(const rse_snapshots *snapshots, rse_engine_counters *counters, rse_error *err);

@@ -136,6 +136,9 @@ typedef struct rssm_cache_desc {
                                     8 / d_k + 8 / d_v bits per element each */
     int32_t read_diffusion;    /**< 1: errors of a row's columns make up for each other; needs a calibration with directions
                                     (without one nothing changes) */
+    int32_t read_copy_shared;  /**< 1: the recurrence too continues from the read copy, as if that were all there is: the
+                                    f32 checkpoint takes the copy's values at each flush, and checkpoint_rounding is how
+                                    nvfp4 codes are rounded. The bad baseline of docs/quality.md, for studies alone */
 } rssm_cache_desc;
 
 /** An nvfp4 block is a stretch of a row (along d_k) or of a column (along d_v). */
@@ -231,6 +234,20 @@ typedef struct rssm_read_calibration {
  *  the first slot is started, or adopt the slots afterwards. */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_set_read_calibration(rssm_cache *cache, int32_t layer,
                                                                   const rssm_read_calibration *calibration);
+
+/** Sums over the reads of a layer, from which a calibration is made. The caller's arrays, to be zeroed by the caller. */
+typedef struct rssm_read_statistics {
+    uint64_t struct_size;
+    double *second_moment;  /**< [value_heads][d_k][d_k] sum of r r^T over walked-back queries r; NULL: watch no more */
+    double *column_squares; /**< [value_heads][d_k] sum of the squares of the checkpoint's columns, once per step */
+    int64_t *reads;         /**< [value_heads] how many queries */
+    int64_t *states;        /**< [value_heads] how many checkpoints: column_squares has d_v terms for each */
+} rssm_read_statistics;
+
+/** From now on each rssm_cache_decode() of this layer adds to these arrays, which must outlive that. For steps of one row,
+ *  on an f32 checkpoint without a read copy, on the CPU; NULL watches no more. */
+RSSM_API RSSM_CHECKED rssm_status rssm_cache_watch_reads(rssm_cache *cache, int32_t layer,
+                                                         const rssm_read_statistics *statistics);
 
 /**
  * Reserves scratch for steps of up to `rows` rows and `parts` concurrent rssm_cache_decode_part() calls. A later
@@ -400,7 +417,7 @@ typedef struct rssm_slot_info {
     int64_t oldest;     /**< oldest position that rollback and materialise reach */
     uint64_t id;
     int32_t pending;    /**< tokens of the open or last step that are not committed */
-    int32_t state;      /**< 0: never started, 1: ready, 2: failed */
+    int32_t state;      /**< 0: never started; 1: ready; 2: failed, of which only position and id are told beside this */
 } rssm_slot_info;
 /** Reads a slot's cursor. */
 RSSM_API RSSM_CHECKED rssm_status rssm_cache_slot(const rssm_cache *cache, int32_t slot, rssm_slot_info *info);

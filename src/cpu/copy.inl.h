@@ -13,7 +13,7 @@
 #ifndef RSSM_COPY_INL_H
 #define RSSM_COPY_INL_H
 
-#include "cpu/state.inl.h"
+#include "cpu/codes.inl.h"
 
 static const float ones[RSSM_HEAD_DIM_MAX] = {
 #define ONES_ 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f
@@ -26,9 +26,10 @@ static float encode_i8(const float *x, int32_t n, int8_t *to) {
     const float largest = row_largest(x, n, &special);
     const bool zero = special || largest < RSSM_SCALED_LEAST;
     const float factor = zero ? 0.0f : 127.0f / largest;
-    for (int32_t c = 0; c < n; c++) {
-        const float y = special ? 0.0f : scaled(x[c], factor);
-        to[c] = (int8_t)(int32_t)(y + 0x1.8p23f - 0x1.8p23f); /* to the nearest integer, ties to even */
+    for (int32_t c = 0; c < n; c += 16) { /* with a factor of 0 subnormal numbers, and all of a special row, are zero */
+        const int left = n - c < 16 ? n - c : 16;
+        const v16 y = zero ? v16_zero() : v16_mul(v16_load_n(x + c, left), v16_set1(factor));
+        v16_store_i8_n(to + c, y, left);
     }
     return special ? rssm_f32_of_bits(0x7fc00000u) : zero ? 0.0f : largest / 127.0f;
 }
@@ -52,29 +53,38 @@ static void copy_row(const rssm_geometry *geo, const rssm_state *state, int64_t 
 
 /* ---- The low-rank part of a head ------------------------------------------------------------------------ */
 
-static float plain_dot(const float *x, const float *y, int32_t padded) {
-    float sum[16] = {0};
-    for (int32_t c = 0; c < padded; c += 16) {
-        RSSM_LANES
-        for (int l = 0; l < 16; l++) {
-            sum[l] += x[c + l] * y[c + l];
-        }
+/* The largest magnitude of n numbers, n a multiple of 16; none of them is a NaN. */
+static float largest_of(const float *x, int64_t n) {
+    v16 most = v16_zero();
+    for (int64_t i = 0; i < n; i += 16) {
+        most = v16_max(v16_abs(v16_load(x + i)), most);
     }
-    for (int half = 8; half > 0; half /= 2) {
-        for (int l = 0; l < half; l++) {
-            sum[l] += sum[l + half];
-        }
-    }
-    return sum[0];
+    return largest_lane(most);
 }
 
-static float largest_of(const float *x, int64_t n) {
-    float largest = 0.0f;
-    for (int64_t i = 0; i < n; i++) {
-        const float a = rssm_f32_of_bits(rssm_bits_of_f32(x[i]) & 0x7fffffffu);
-        largest = a > largest ? a : largest;
+/* The sum of the products of two padded rows, rounded after each operation. */
+static float plain_dot(const float *x, const float *y, int32_t padded) {
+    v16 sum = v16_zero();
+    for (int32_t c = 0; c < padded; c += 16) {
+        sum = v16_add(v16_mul(v16_load(x + c), v16_load(y + c)), sum);
     }
-    return largest;
+    return v16_sum(sum);
+}
+
+/* a[i] = X[i] . b for 16 rows. */
+static v16 plain_dots(const float *X, const float *b, int32_t padded) {
+    v16 sum[16];
+    for (int i = 0; i < 16; i++) {
+        sum[i] = v16_zero();
+    }
+    for (int32_t c = 0; c < padded; c += 16) {
+        const v16 y = v16_load(b + c);
+        RSSM_UNROLL
+        for (int i = 0; i < 16; i++) {
+            sum[i] = v16_add(v16_mul(v16_load(X + (int64_t)i * padded + c), y), sum[i]);
+        }
+    }
+    return v16_sum16(sum);
 }
 
 /* Rounds x to E4M3 with one scale, which it returns, codes to `to`. */
@@ -87,10 +97,27 @@ static float round_factor(float *x, int32_t n, uint8_t *to) {
     return scale;
 }
 
-/* The direction that a few power steps find, from the row with the largest element. */
+/* b = X^T X b, of 16 rows at a time; rows beyond the head's are zero. */
+static void power_step(const float *X, int32_t rows, int32_t padded, float *b) {
+    float next[RSSM_HEAD_DIM_MAX] = {0}, a[16];
+    for (int32_t first = 0; first < rows; first += 16, X += (int64_t)16 * padded) {
+        v16_store(a, plain_dots(X, b, padded));
+        for (int32_t c = 0; c < padded; c += 16) {
+            v16 sum = v16_load(next + c);
+            RSSM_UNROLL
+            for (int i = 0; i < 16; i++) {
+                sum = v16_add(v16_mul(v16_set1(a[i]), v16_load(X + (int64_t)i * padded + c)), sum);
+            }
+            v16_store(next + c, sum);
+        }
+    }
+    memcpy(b, next, (size_t)padded * sizeof *b);
+}
+
+/* The direction that a few power steps find, from the row with the largest element; its largest element is 1. */
 static void power_steps(const float *X, int32_t rows, int32_t padded, float *b) {
     enum { STEPS = 4 };
-    float next[RSSM_HEAD_DIM_MAX], most = -1.0f;
+    float most = -1.0f;
     for (int32_t i = 0; i < rows; i++) {
         const float largest = largest_of(X + (int64_t)i * padded, padded);
         if (largest > most) {
@@ -99,21 +126,14 @@ static void power_steps(const float *X, int32_t rows, int32_t padded, float *b) 
         }
     }
     for (int step = 0; step <= STEPS; step++) {
-        const float largest = largest_of(b, padded), inverse = largest > 0.0f ? 1.0f / largest : 0.0f;
-        for (int32_t c = 0; c < padded; c++) {
-            b[c] *= inverse;
+        const float largest = largest_of(b, padded);
+        const v16 inverse = v16_set1(largest > 0.0f ? 1.0f / largest : 0.0f);
+        for (int32_t c = 0; c < padded; c += 16) {
+            v16_store(b + c, v16_mul(v16_load(b + c), inverse));
         }
-        if (step == STEPS) {
-            return;
+        if (step < STEPS) {
+            power_step(X, rows, padded, b);
         }
-        memset(next, 0, sizeof next);
-        for (int32_t i = 0; i < rows; i++) {
-            const float *x = X + (int64_t)i * padded, a = plain_dot(x, b, padded);
-            for (int32_t c = 0; c < padded; c++) {
-                next[c] += a * x[c];
-            }
-        }
-        memcpy(b, next, (size_t)padded * sizeof *b);
     }
 }
 
@@ -130,13 +150,15 @@ static void take_rank(const rssm_geometry *geo, float *X, float largest, uint8_t
     power_steps(X, rows, padded, b);
     scale[1] = round_factor(b, padded, to + geo->padded_v);
     const float norm = plain_dot(b, b, padded);
-    for (int32_t i = 0; i < rows; i++) {
-        a[i] = norm > 0.0f ? plain_dot(X + (int64_t)i * padded, b, padded) / norm : 0.0f;
+    const v16 inverse = v16_set1(norm > 0.0f ? 1.0f / norm : 0.0f);
+    for (int32_t first = 0; first < rows; first += 16) {
+        v16_store(a + first, v16_mul(plain_dots(X + (int64_t)first * padded, b, padded), inverse));
     }
-    scale[0] = round_factor(a, rows, to);
+    scale[0] = round_factor(a, geo->padded_v, to);
     for (int32_t i = 0; i < rows; i++) {
-        for (int32_t c = 0; c < padded; c++) {
-            X[(int64_t)i * padded + c] -= a[i] * b[c];
+        float *x = X + (int64_t)i * padded;
+        for (int32_t c = 0; c < padded; c += 16) {
+            v16_store(x + c, v16_sub(v16_load(x + c), v16_mul(v16_set1(a[i]), v16_load(b + c))));
         }
     }
 }
@@ -206,6 +228,7 @@ typedef struct nvfp4_tile {
     float *x;       /* [padded_k][16] */
     float *scale;   /* [padded_k][16]: s g of each element */
     float *codes;   /* [padded_k][16], the bits of a float each: transposed as such */
+    const uint16_t (*drawn)[RSSM_HEAD_DIM_MAX]; /* [16] random bits of a shared copy, or NULL: to nearest */
 } nvfp4_tile;
 
 /* Scales of the blocks of a tile: `width` columns of one row each; to scales [row][block]. */
@@ -256,8 +279,9 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
     float s[RSSM_DIRECTIONS_MAX][16] = {{0}};
     for (int32_t c = 0; c < padded; c++) {
         const float *restrict scale = t->scale + (int64_t)c * 16, *restrict from = t->x + (int64_t)c * 16;
-        float *restrict codes = t->codes + (int64_t)c * 16;
+        float *restrict to = t->codes + (int64_t)c * 16;
         float wish[16], off[16];
+        uint32_t code[16];
         RSSM_LANES
         for (int l = 0; l < 16; l++) {
             wish[l] = from[l];
@@ -271,10 +295,16 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
         }
         RSSM_LANES
         for (int l = 0; l < 16; l++) {
-            const float inverse = scale[l] > 0.0f ? 1.0f / scale[l] : 0.0f;
-            const uint32_t code = rssm_e2m1_of_f32(wish[l] * inverse);
-            codes[l] = rssm_f32_of_bits(code);
-            off[l] = rssm_f32_of_e2m1(code) * scale[l] - from[l];
+            wish[l] *= scale[l] > 0.0f ? 1.0f / scale[l] : 0.0f;
+            code[l] = rssm_e2m1_of_f32(wish[l]);
+        }
+        for (int l = 0; t->drawn != NULL && l < 16; l++) {
+            code[l] = rssm_e2m1_stochastic(wish[l], t->drawn[l][c]);
+        }
+        RSSM_LANES
+        for (int l = 0; l < 16; l++) {
+            to[l] = rssm_f32_of_bits(code[l]);
+            off[l] = rssm_f32_of_e2m1(code[l]) * scale[l] - from[l];
         }
         for (int32_t r = 0; r < rank; r++) {
             const float v = cal->spread[((int64_t)hv * rank + r) * padded + c];
@@ -287,12 +317,12 @@ static void tile_codes(const rssm_geometry *geo, const rssm_calibration *cal, in
 }
 
 /* Columns c and c + 16 to a byte, rows `stride` apart. */
-static void pack_tile(const rssm_geometry *geo, const float *codes, int32_t rows, uint8_t *to, int64_t stride) {
+static void pack_tile(const rssm_geometry *geo, const float *from, int32_t rows, uint8_t *to, int64_t stride) {
     float both[16][16], turned[16][16];
     for (int32_t c = 0; c < geo->padded_k; c += 32) {
         const uint32_t mask = c + 16 < geo->padded_k ? 0xfu : 0; /* a last block by itself */
         for (int32_t k = 0; k < 16; k++) {
-            const float *low = codes + (int64_t)(c + k) * 16, *high = mask != 0 ? low + 256 : low;
+            const float *low = from + (int64_t)(c + k) * 16, *high = mask != 0 ? low + 256 : low;
             RSSM_LANES
             for (int l = 0; l < 16; l++) {
                 both[k][l] = rssm_f32_of_bits(rssm_bits_of_f32(low[l]) | (rssm_bits_of_f32(high[l]) & mask) << 4);
@@ -349,13 +379,20 @@ static void encode_nvfp4(const rssm_geometry *geo, const rssm_constants *constan
     }
     const float largest = largest_of(X, (int64_t)geo->d_v * padded);
     tail[0] = largest < RSSM_SCALED_LEAST ? 0.0f : largest / (6.0f * 448.0f);
+    const rssm_stream stream = head_stream(geo, constants, state, hv, state->position);
+    const bool draws = f->shared && f->stochastic;
+    uint16_t drawn[16][RSSM_HEAD_DIM_MAX];
     for (int32_t first = 0; first < geo->d_v; first += 16) {
         const int32_t rows = geo->d_v - first < 16 ? geo->d_v - first : 16;
+        for (int32_t i = 0; draws && i < 16; i++) {
+            draw_row(&stream, (uint32_t)(first + i), padded, drawn[i]);
+        }
         const nvfp4_tile t = {.X = X + (int64_t)first * padded,
                               .special = any ? special + (int64_t)first * padded : NULL,
                               .x = scratch + geo->scratch.tile,
                               .scale = scratch + geo->scratch.tile_scale,
-                              .codes = scratch + geo->scratch.tile_codes};
+                              .codes = scratch + geo->scratch.tile_codes,
+                              .drawn = draws ? (const uint16_t (*)[RSSM_HEAD_DIM_MAX])drawn : NULL};
         for (int32_t c = 0; c < padded; c += 16) {
             v16_transpose(t.x + c * 16, 16, t.X + c, padded);
         }
@@ -371,20 +408,34 @@ static void encode_nvfp4(const rssm_geometry *geo, const rssm_constants *constan
 
 /* ---- A head's copy -------------------------------------------------------------------------------------- */
 
+/* The checkpoint, f32, becomes what its copy holds. */
+static void take_over_copy(const rssm_geometry *geo, const rssm_constants *constants, const rssm_state *state, int32_t hv,
+                           float *scratch) {
+    const float *inverse = constants->read.inverse != NULL ? constants->read.inverse + (int64_t)hv * geo->padded_k : NULL;
+    const codes k = copy_codes(geo, state, hv, scratch);
+    float *x = scratch + geo->scratch.tile;
+    for (int32_t i = 0; i < geo->d_v; i++) {
+        load_codes(geo, &k, inverse, i, x);
+        memcpy(checkpoint_row(geo, state, hv, i), x, (size_t)geo->d_k * sizeof *x);
+    }
+}
+
 /* Makes the read copy of a head's checkpoint, if the cache has one. */
 static void build_copy(const rssm_geometry *geo, const rssm_constants *constants, const rssm_state *state, int32_t hv,
                        float *scratch) {
     if (state->copy == NULL) {
         return;
     }
+    float *x = scratch + geo->scratch.tile;
     if (geo->formats.copy == RSSM_DTYPE_NVFP4) {
         encode_nvfp4(geo, constants, state, hv, scratch);
-        return;
     }
-    float *x = scratch + geo->scratch.tile;
-    for (int32_t i = 0; i < geo->d_v; i++) {
+    for (int32_t i = 0; geo->formats.copy != RSSM_DTYPE_NVFP4 && i < geo->d_v; i++) {
         load_rows(geo, state, hv, i, 1, x, geo->padded_k);
         copy_row(geo, state, (int64_t)hv * geo->d_v + i, x);
+    }
+    if (geo->formats.shared) {
+        take_over_copy(geo, constants, state, hv, scratch);
     }
 }
 

@@ -271,37 +271,62 @@ static void gram_products(const window *w, const float *q, int32_t queries, int3
     }
 }
 
-/* A checkpoint as tiles take it; NULL if it is narrow or not what is read. */
-static const float *plain_state(const rssm_geometry *geo, const char *checkpoint) {
-    bool plain = geo->formats.checkpoint == RSSM_DTYPE_F32 && geo->formats.copy == RSSM_DTYPE_DEFAULT;
-    return plain ? (const float *)(const void *)checkpoint : NULL;
+/* ---- What reads come from ----------------------------------------------------------------------------- */
+
+/* Bytes of one head of what is read: the read copy, or else the checkpoint. Block scales lie apart. */
+static int64_t read_bytes(const rssm_geometry *geo) {
+    const rssm_formats *f = &geo->formats;
+    return f->copy != RSSM_DTYPE_DEFAULT ? f->copy_head : (int64_t)geo->d_v * geo->d_k * state_bytes(f->checkpoint);
 }
 
-/* State of the first value head of key head g; NULL without a checkpoint. */
-static const float *first_state(const rssm_geometry *geo, const char *checkpoint, int32_t g) {
-    const float *state = plain_state(geo, checkpoint);
-    return state == NULL ? NULL : state + (int64_t)rssm_value_head(geo, g, 0) * geo->d_v * geo->d_k;
+/* A head of it; NULL without it. */
+static const char *read_state(const rssm_geometry *geo, const char *base, int32_t hv) {
+    return base == NULL ? NULL : base + hv * read_bytes(geo);
 }
 
-/* From here on the rows of value head i of key head g are asked for, then those of the head after it: `last` after the
-   key head's last one. */
-static void aim_ahead(ahead *a, const rssm_geometry *geo, const rssm_row *row, int32_t g, int32_t i, const float *last) {
-    const int64_t size = (int64_t)geo->d_v * geo->d_k;
-    const float *plain = plain_state(geo, row->state.checkpoint);
-    if (plain == NULL) {
-        *a = (ahead){0};
-        return;
-    }
-    const float *state = plain + rssm_value_head(geo, g, i) * size;
+/* From here on value head i of key head g is asked for, then the head after it: `last` after the key head's last one. An
+   fp32 state is asked for in the order in which tiles take its rows, codes in stretches as long as such a row. */
+static void aim_ahead(ahead *a, const rssm_geometry *geo, const rssm_row *row, int32_t g, int32_t i, const char *last) {
+    const bool plain = geo->formats.checkpoint == RSSM_DTYPE_F32 && geo->formats.copy == RSSM_DTYPE_DEFAULT;
+    const char *base = row->state.copy != NULL ? row->state.copy : row->state.checkpoint;
+    const float *state = (const float *)(const void *)read_state(geo, base, rssm_value_head(geo, g, i));
+    const char *then = i + 1 < geo->ratio ? read_state(geo, base, rssm_value_head(geo, g, i + 1)) : last;
+    const int64_t stretch = (int64_t)geo->padded_k * (int64_t)sizeof(float);
+    const int32_t rows = plain ? geo->d_v : (int32_t)((read_bytes(geo) + stretch - 1) / stretch);
     *a = (ahead){.state = state,
-                 .then = i + 1 < geo->ratio ? plain + rssm_value_head(geo, g, i + 1) * size : last,
-                 .d_k = geo->d_k,
+                 .then = (const float *)(const void *)then,
+                 .d_k = plain ? geo->d_k : geo->padded_k,
                  .row = a->state == state ? a->row : 0,
-                 .rows = geo->d_v,
-                 .d = deal_rows(geo->d_v)};
+                 .rows = rows,
+                 .d = plain ? deal_rows(geo->d_v) : (deal){1, 16, rows}};
 }
 
 /* ---- A unit ------------------------------------------------------------------------------------------- */
+
+/* Adds a head's reads to what the caller watches. */
+static void watch_reads(const rssm_geometry *geo, const rssm_constants *constants, int32_t hv, const head_job *job) {
+    const rssm_read_statistics *sums = &constants->watched;
+    const int64_t d_k = geo->d_k;
+    if (sums->second_moment == NULL) {
+        return;
+    }
+    for (int32_t t = 0; t < job->queries; t++) {
+        const float *r = job->r + (int64_t)t * geo->padded_k;
+        for (int64_t i = 0; i < d_k; i++) {
+            for (int64_t c = 0; c < d_k; c++) {
+                sums->second_moment[(hv * d_k + i) * d_k + c] += (double)r[i] * (double)r[c];
+            }
+        }
+    }
+    for (int64_t i = 0; i < geo->d_v; i++) {
+        for (int64_t c = 0; c < d_k; c++) {
+            const double x = (double)job->state[i * d_k + c];
+            sums->column_squares[hv * d_k + c] += x * x;
+        }
+    }
+    sums->reads[hv] += job->queries;
+    sums->states[hv]++;
+}
 
 /* Folds and reads one value head. `n` records are in the window, the first row->fold of them to be folded. */
 static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *scratch, float *y, ahead *next) {
@@ -339,12 +364,13 @@ static void decode_head(const span *s, int32_t g, int32_t i, int32_t n, float *s
                     .next = next};
     if (geo->formats.checkpoint == RSSM_DTYPE_F32 && geo->formats.copy == RSSM_DTYPE_DEFAULT) {
         run_head(&job);
+        watch_reads(geo, s->call->constants, hv, &job);
     } else {
         run_narrow(geo, s->call->constants, &row->state, hv, &job, r, scratch);
     }
 }
 
-static void decode_group(const span *s, int32_t g, const float *last, float *scratch, float *y) {
+static void decode_group(const span *s, int32_t g, const char *last, float *scratch, float *y) {
     const rssm_geometry *geo = s->call->geometry;
     const rssm_row *row = s->row;
     int32_t n = row->cursor->history - row->first + s->n;
@@ -389,8 +415,10 @@ static void decode_unit(const rssm_call *call, const rssm_row *row, int32_t unit
     float *y = scratch + geo->scratch.y;
     for (int32_t i = 0; i < geo->unit_keys; i++) {
         int32_t g = unit * geo->unit_keys + i;
-        const float *last = i + 1 < geo->unit_keys ? first_state(geo, row->state.checkpoint, g + 1)
-                                                   : first_state(geo, row->ahead, row->ahead_unit * geo->unit_keys);
+        const bool inside = i + 1 < geo->unit_keys;
+        const char *base = row->state.copy != NULL ? row->state.copy : row->state.checkpoint;
+        const int32_t after = inside ? g + 1 : row->ahead_unit * geo->unit_keys;
+        const char *last = read_state(geo, inside ? base : row->ahead, rssm_value_head(geo, after, 0));
         decode_group(&s, g, last, scratch,
                      y + (int64_t)i * geo->ratio * RSSM_SCAN_TOKENS * geo->padded_v);
     }

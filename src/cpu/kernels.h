@@ -45,6 +45,7 @@ typedef struct rssm_formats {
     int32_t stochastic;
     uint64_t seed;
     int32_t copy; /* RSSM_DTYPE_*; RSSM_DTYPE_DEFAULT: none */
+    int32_t shared; /* the recurrence continues from the copy: the f32 checkpoint takes its values; stochastic is its */
     /* nvfp4 */
     int32_t block;        /* columns of a block along d_k: 16 or 32 */
     int32_t block_values; /* blocks lie along d_v instead, 16 rows */
@@ -122,6 +123,7 @@ typedef struct rssm_constants {
     const float *D;       /* [value_heads] */
     const float *out_norm; /* [value_heads][padded_v], repeated per head for the head norms */
     rssm_calibration read;
+    rssm_read_statistics watched; /* second_moment NULL: nobody watches */
     int32_t layer; /* its global number */
     int32_t ready;
 } rssm_constants;
@@ -140,7 +142,7 @@ typedef struct rssm_row {
     int32_t token;  /* index of its first token in the inputs */
     const int8_t *parents; /* [tokens] of a tree: the token before each on its path, -1 the history's last; NULL: a chain */
     /* The unit that comes next, of this or another row, so that its state can be asked for early; NULL: none. */
-    const char *ahead;   /* checkpoint of its row */
+    const char *ahead;   /* what its row's reads come from: the copy, or else the checkpoint */
     int32_t ahead_unit;
 } rssm_row;
 

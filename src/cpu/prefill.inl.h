@@ -28,12 +28,48 @@ static void span_gates(const span *s, int32_t g, float *scratch) {
     }
 }
 
-/* One key head of a span; its states lie in the checkpoint, or f32 one after another in `plain`. */
-static void prefill_group(const span *s, int32_t g, float *plain, float *scratch, float *y) {
+enum { WANTED_MAX = 64 };
+
+/* A head's rows of a view over the tokens of a span. */
+static rssm_wanted wanted_rows(const span *s, const rssm_view *view, int32_t head, int32_t d, int bf16) {
+    return (rssm_wanted){view_at(view, s->row->token + s->offset, head, bf16), view->token_stride * io_bytes(bf16),
+                         d * io_bytes(bf16), s->n};
+}
+
+/* What follows the scan of key head g: its outputs and their gates, then the inputs of the key head after it. Returns how
+   many lists; with very many heads the first ones. */
+static int32_t list_wanted(const span *s, int32_t g, const span *next, int32_t next_g, rssm_wanted *list) {
+    const rssm_geometry *geo = s->call->geometry;
+    const rssm_layer_inputs *in = s->call->inputs;
+    const rssm_view out = {s->call->out->data, s->call->out->token_stride, s->call->out->head_stride};
+    int32_t count = 0;
+    for (int32_t i = 0; i < geo->ratio && count + 2 <= WANTED_MAX; i++) {
+        const int32_t hv = rssm_value_head(geo, g, i);
+        if (geo->out_norm != RSSM_OUT_NORM_NONE) {
+            list[count++] = wanted_rows(s, &in->z, hv, geo->d_v, geo->bf16);
+        }
+        list[count++] = wanted_rows(s, &out, hv, geo->d_v, s->call->out_bf16);
+    }
+    if (next != NULL && count + 2 <= WANTED_MAX) {
+        list[count++] = wanted_rows(next, &in->k, next_g, geo->d_k, geo->bf16);
+        list[count++] = wanted_rows(next, &in->q, next_g, geo->d_k, geo->bf16);
+    }
+    for (int32_t i = 0; next != NULL && i < geo->ratio && count < WANTED_MAX; i++) {
+        list[count++] = wanted_rows(next, &in->v, rssm_value_head(geo, next_g, i), geo->d_v, geo->bf16);
+    }
+    return count;
+}
+
+/* One key head of a span; its states lie in the checkpoint, or f32 one after another in `plain`. next: the span of key
+   head next_g, which is the next one; NULL: none. */
+static void prefill_group(const span *s, int32_t g, const span *next, int32_t next_g, float *plain, float *scratch,
+                          float *y) {
     const rssm_geometry *geo = s->call->geometry;
     const size_t per_alpha = geo->vector_decay ? (size_t)geo->padded_k : 1;
     const int64_t head_ld = (int64_t)RSSM_SCAN_TOKENS * geo->padded_v;
     float *key = scratch + geo->scratch.key;
+    rssm_wanted wanted[WANTED_MAX];
+    const int32_t wanted_count = list_wanted(s, g, next, next_g, wanted);
     head_values(s, tensor_k(s->call, g), key);
     for (int32_t t = 0; t < s->n && geo->l2; t++) {
         float *x = key + (int64_t)t * geo->padded_k;
@@ -69,7 +105,9 @@ static void prefill_group(const span *s, int32_t g, float *plain, float *scratch
                           .alpha = alpha,
                           .beta = beta,
                           .y = out,
-                          .scratch = scratch + geo->scratch.scan};
+                          .scratch = scratch + geo->scratch.scan,
+                          .wanted = wanted,
+                          .wanted_count = first == 0 ? wanted_count : 0};
         RSSM_NAME(rssm_scan)(&scan);
         for (int32_t i = 0; i < heads; i++) {
             add_skip(geo, s->call->constants, g * geo->ratio + first + i, s->n, v[i], out[i]);
@@ -114,9 +152,14 @@ static void prefill_unit(const rssm_call *call, const rssm_row *row, int32_t uni
     }
     for (int32_t offset = 0; offset < row->tokens; offset += RSSM_SCAN_TOKENS) {
         int32_t n = row->tokens - offset < RSSM_SCAN_TOKENS ? row->tokens - offset : RSSM_SCAN_TOKENS;
+        const int32_t left = row->tokens - offset - n;
         span s = {call, row, offset, n};
+        span after = {call, row, offset + n, left < RSSM_SCAN_TOKENS ? left : RSSM_SCAN_TOKENS};
         for (int32_t i = 0; i < geo->unit_keys; i++) {
-            prefill_group(&s, unit * geo->unit_keys + i, plain == NULL ? NULL : plain + i * geo->ratio * head, scratch,
+            const int32_t first = unit * geo->unit_keys;
+            const span *next = i + 1 < geo->unit_keys ? &s : left > 0 ? &after : NULL;
+            const int32_t next_g = first + (i + 1) % geo->unit_keys;
+            prefill_group(&s, first + i, next, next_g, plain == NULL ? NULL : plain + i * geo->ratio * head, scratch,
                           y + (int64_t)i * geo->ratio * RSSM_SCAN_TOKENS * geo->padded_v);
         }
         write_outputs(&s, unit, y);

@@ -9,25 +9,6 @@
 
 #include "cpu/fold.inl.h"
 
-/* One head of codes. */
-typedef struct codes {
-    int32_t format; /* RSSM_DTYPE_*, CODE_* */
-    const char *row;
-    int64_t row_bytes;
-    const char *row_scale; /* f8: E8M0 [d_v]; int8: f32 [d_v]; nvfp4: f32 [1] */
-    const float *scale;    /* nvfp4: of blocks, [d_v][scale_row] or [tiles][scale_row] */
-    int32_t scale_row;
-    /* the low-rank part */
-    int32_t rank;
-    const float *factor_scale;
-    const uint8_t *factors; /* [rank][padded_v + padded_k] */
-} codes;
-
-/* The scales of a row's blocks. */
-RSSM_INLINE const float *block_scales(const codes *k, int format, int32_t row) {
-    return k->scale + (int64_t)(format == CODE_NVFP4_VALUES ? row / 16 : row) * k->scale_row;
-}
-
 /* Rows first .. first + lanes - 1 with nq queries (1, 2 or 4; a constant): out[q] lane i = row . query q, unscaled. */
 RSSM_INLINE void read_codes(const codes *k, int format, int nb, int tail, int32_t first, int lanes, const float *r,
                             int padded_k, const int nq, v16 *out) {
@@ -58,12 +39,16 @@ RSSM_INLINE void read_codes(const codes *k, int format, int nb, int tail, int32_
 RSSM_INLINE void read_codes_head(const codes *k, int format, int nb, int tail, const head_job *job) {
     v16 p[RSSM_HEAD_DIM_MAX / 16][16], query[RSSM_HEAD_DIM_MAX / 16];
     const int tiles = job->d_v / 16;
+    const int32_t asks = (job->next->rows + 15) / 16; /* as much as is read: codes leave little other work to ask from */
     RSSM_UNROLL
     for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
         query[b] = b < nb ? v16_load(job->r + 16 * b) : v16_zero();
     }
     for (int i = 0; i < 16; i++) {
         const char *row = k->row + i * k->row_bytes;
+        for (int32_t a = 0; a < asks; a++) {
+            ask_row(job->next, nb);
+        }
         for (int t = 0; t < tiles; t++, row += 16 * k->row_bytes) {
             const float *scale = format >= CODE_NVFP4_16 ? block_scales(k, format, 16 * t + i) : NULL;
             v16 sum = v16_zero();
@@ -173,48 +158,6 @@ static void read_narrow(const codes *k, const head_job *job) {
     }
     add_factors(k, job);
     add_values(job);
-}
-
-/* ---- What is read ------------------------------------------------------------------------------------- */
-
-/* A head's checkpoint as codes. */
-static codes checkpoint_codes(const rssm_geometry *geo, const rssm_state *state, int32_t hv) {
-    const char *exponent = (const char *)state->exponent;
-    return (codes){.format = geo->formats.checkpoint,
-                   .row = checkpoint_row(geo, state, hv, 0),
-                   .row_bytes = (int64_t)geo->d_k * state_bytes(geo->formats.checkpoint),
-                   .row_scale = exponent == NULL ? NULL : exponent + (int64_t)hv * geo->d_v};
-}
-
-/* Block scales as fp32. */
-static void decode_scales(const uint8_t *code, int32_t n, float *scale) {
-    const v16 nan = v16_set1(rssm_f32_of_bits(0x7fc00000u)), most = v16_set1(470.0f);
-    for (int32_t i = 0; i < n; i += 16) {
-        v16 x = v16_mul(v16_load_e4m3_256th_n(code + i, n - i < 16 ? n - i : 16), v16_set1(256.0f));
-        v16_store(scale + i, v16_select(v16_lt(most, x), nan, x));
-    }
-}
-
-/* A head's read copy as codes; nvfp4's block scales go to scratch. */
-static codes copy_codes(const rssm_geometry *geo, const rssm_state *state, int32_t hv, float *scratch) {
-    const rssm_formats *f = &geo->formats;
-    codes k = {.format = f->copy, .row = state->copy + hv * f->copy_head, .row_bytes = f->copy_row};
-    if (f->copy == RSSM_DTYPE_F8 || f->copy == RSSM_DTYPE_INT8) {
-        k.row_scale = state->copy_scale + (int64_t)hv * geo->d_v * (f->copy == RSSM_DTYPE_F8 ? 1 : 4);
-    }
-    if (f->copy == RSSM_DTYPE_NVFP4) {
-        const char *scales = state->copy_scale + hv * f->scale_head;
-        k.format = f->block_values ? CODE_NVFP4_VALUES : f->block == 32 ? CODE_NVFP4_32 : CODE_NVFP4_16;
-        k.row_scale = scales + f->scale_tail;
-        k.scale = scratch + geo->scratch.scales;
-        k.scale_row = f->blocks;
-        k.rank = f->rank;
-        k.factor_scale = (const float *)(const void *)k.row_scale + 1;
-        k.factors = (const uint8_t *)scales + f->scale_factors;
-        decode_scales((const uint8_t *)scales, f->blocks * (f->block_values ? geo->padded_v / 16 : geo->d_v),
-                      scratch + geo->scratch.scales);
-    }
-    return k;
 }
 
 /* Folds and reads a head whose state is narrow, or has a read copy. */

@@ -16,6 +16,13 @@ static inline int32_t rssm_padded(int32_t n) {
     return (n + 15) & ~15;
 }
 
+/* Memory that will be wanted after a scan: n rows of `bytes`, `stride` bytes apart. */
+typedef struct rssm_wanted {
+    const void *at;
+    int64_t stride;
+    int32_t bytes, n;
+} rssm_wanted;
+
 typedef struct rssm_scan {
     int32_t d_k, d_v;
     int32_t tokens;       /* 1..RSSM_SCAN_TOKENS */
@@ -30,6 +37,8 @@ typedef struct rssm_scan {
     const float *const *beta;  /* [heads] -> [tokens] */
     float *const *y;           /* [heads] -> [tokens][padded d_v]: S_t q_t for every token; padding is undefined */
     float *scratch;            /* rssm_scan_scratch() floats, 64-byte aligned */
+    const rssm_wanted *wanted; /* [wanted_count]: asked for little by little while the scan computes */
+    int32_t wanted_count;
 } rssm_scan;
 
 /* Floats of scratch that a scan of these dimensions needs. */

@@ -48,8 +48,16 @@ typedef struct scan_chunk {
     float *kk, *kq;     /* k_s . k_t and k_s . q_t of a scalar decay, shared by the heads */
 } scan_chunk;
 
+/* What is still to be asked for. */
+typedef struct scan_asking {
+    const rssm_wanted *at;
+    int32_t count, row; /* lists from `at` on, rows of the first one asked for */
+    int32_t each;       /* rows at a time */
+} scan_asking;
+
 typedef struct scan_work {
     const rssm_scan *scan;
+    scan_asking *asking;
     int32_t row; /* padded d_k */
     int32_t chunks;
     float *tile;            /* [padded d_k][16 m] */
@@ -415,12 +423,28 @@ RSSM_INLINE void scan_update(const int m, const scan_work *w, const scan_chunk *
     }
 }
 
+/* Inputs and outputs of a head lie apart, token by token, where no hardware guesses what comes next. */
+static void scan_ask(scan_asking *a) {
+    for (int32_t i = 0; i < a->each && a->count > 0; i++) {
+        const char *row = (const char *)a->at->at + a->row * a->at->stride;
+        for (int32_t b = 0; b < a->at->bytes; b += 64) {
+            v16_prefetch(row + b);
+        }
+        if (++a->row == a->at->n) {
+            a->at++;
+            a->count--;
+            a->row = 0;
+        }
+    }
+}
+
 RSSM_INLINE void scan_tile(const int m, const scan_work *w, int32_t head, int32_t row) {
     scan_take(w, w->scan->state[head], row, m);
     for (int32_t i = 0; i < w->chunks; i++) {
         const scan_chunk *chunk = &w->chunk[i];
         scan_read_all(m, w, chunk);
         for (int32_t t = 0; t < chunk->tokens; t += 4) {
+            scan_ask(w->asking);
             if (w->scan->delta) {
                 scan_four(m, 1, w, chunk, t, head, row);
             } else {
@@ -554,8 +578,20 @@ static void scan_lay_out(scan_work *w) {
            rssm_scan_scratch(scan->d_k, scan->d_v, scan->delta, scan->vector_decay));
 }
 
+/* Spreads what is wanted over the steps of scan_tile(). */
+static scan_asking scan_spread(const rssm_scan *scan) {
+    const int32_t tiles = (rssm_padded(scan->d_v) / 16 + SCAN_VECTORS - 1) / SCAN_VECTORS;
+    const int32_t steps = scan->heads * tiles * ((scan->tokens + 3) / 4);
+    int32_t rows = 0;
+    for (int32_t i = 0; i < scan->wanted_count; i++) {
+        rows += scan->wanted[i].n;
+    }
+    return (scan_asking){scan->wanted, scan->wanted_count, 0, (rows + steps - 1) / steps};
+}
+
 static void scan_chunked(const rssm_scan *scan) {
-    scan_work w = {.scan = scan, .row = rssm_padded(scan->d_k)};
+    scan_asking asking = scan_spread(scan);
+    scan_work w = {.scan = scan, .asking = &asking, .row = rssm_padded(scan->d_k)};
     w.chunks = (scan->tokens + SCAN_CHUNK - 1) / SCAN_CHUNK;
     scan_lay_out(&w);
     if (!scan->vector_decay) {

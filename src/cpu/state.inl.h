@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints narrower than f32. A tile of rows becomes f32, takes all the records of a fold, and is rounded once.
- * Encoders are loops over the scalar conversions of numbers.h, so that every variant stores the same bits for the same
- * f32 state; only what every step does, reading, is written on the vector vocabulary (read.inl.h).
+ * Encoders are loops over the scalar conversions of numbers.h, or vector operations that are equal to them code for code,
+ * so that every variant stores the same bits for the same f32 state.
  */
 #ifndef RSSM_STATE_INL_H
 #define RSSM_STATE_INL_H
@@ -109,16 +109,28 @@ static void draw_row(const rssm_stream *stream, uint32_t row, int32_t d_k, uint1
     }
 }
 
+static float largest_lane(v16 x) {
+    float lanes[16], largest = 0.0f;
+    v16_store(lanes, x);
+    for (int l = 0; l < 16; l++) {
+        largest = lanes[l] > largest ? lanes[l] : largest;
+    }
+    return largest;
+}
+
 /* Largest finite magnitude of a row; *special: it holds an infinity or a NaN. */
 static float row_largest(const float *x, int32_t n, int *special) {
-    uint32_t largest = 0, beyond = 0;
-    for (int32_t c = 0; c < n; c++) {
-        const uint32_t a = rssm_bits_of_f32(x[c]) & 0x7fffffffu, finite = a < 0x7f800000u ? a : 0;
-        largest = finite > largest ? finite : largest;
-        beyond |= a >= 0x7f800000u;
+    const v16 beyond = v16_set1(rssm_f32_of_bits(0x7f800000u));
+    const v16 one = v16_set1(1.0f), zero = v16_zero();
+    v16 most = zero, unlike = zero;
+    for (int32_t c = 0; c < n; c += 16) {
+        const v16 a = v16_abs(v16_load_n(x + c, n - c < 16 ? n - c : 16));
+        const m16 ok = v16_lt(a, beyond);
+        most = v16_max(v16_select(ok, a, zero), most);
+        unlike = v16_select(ok, unlike, one);
     }
-    *special = (int)beyond;
-    return rssm_f32_of_bits(largest);
+    *special = v16_sum(unlike) > 0.0f;
+    return largest_lane(most);
 }
 
 /* An element as formats with scales see it: subnormal numbers are zero whatever the processor's mode is. */
@@ -127,19 +139,27 @@ static inline float scaled(float x, float factor) {
     return rssm_f32_of_bits((u & 0x7f800000u) == 0 ? u & 0x80000000u : u) * factor;
 }
 
+/* 1 in the lanes whose finite elements are beyond f16, once they are rounded to nearest. */
+static inline v16 beyond_f16(v16 x) {
+    const v16 a = v16_abs(x), finite = v16_select(v16_lt(a, v16_set1(rssm_f32_of_bits(0x7f800000u))), v16_set1(1.0f), v16_zero());
+    return v16_select(v16_lt(v16_set1(0x1.ffdffep15f), a), finite, v16_zero());
+}
+
 /* How many finite elements became infinite. */
 static int64_t encode_f16(const float *x, int32_t n, const uint16_t *bits, uint16_t *to) {
     int64_t overflows = 0;
-    if (bits == NULL) {
-        for (int32_t c = 0; c < n; c++) {
-            to[c] = rssm_f16_of_f32(x[c]);
-        }
-    } else {
-        for (int32_t c = 0; c < n; c++) {
-            to[c] = rssm_f16_stochastic(x[c], bits[c]);
-        }
+    v16 beyond = v16_zero();
+    for (int32_t c = 0; c < n && bits == NULL; c += 16) {
+        const int left = n - c < 16 ? n - c : 16;
+        const v16 y = v16_load_n(x + c, left);
+        v16_store_f16_n(to + c, y, left);
+        beyond = v16_add(beyond_f16(y), beyond);
     }
-    for (int32_t c = 0; c < n; c++) {
+    overflows += (int64_t)v16_sum(beyond);
+    for (int32_t c = 0; c < n && bits != NULL; c++) {
+        to[c] = rssm_f16_stochastic(x[c], bits[c]);
+    }
+    for (int32_t c = 0; c < n && bits != NULL; c++) {
         overflows += (to[c] & 0x7fffu) == 0x7c00u && (rssm_bits_of_f32(x[c]) & 0x7fffffffu) < 0x7f800000u;
     }
     return overflows;

@@ -9,6 +9,8 @@
  *   store8                 the first 8 lanes, by a store that later loads of its parts need not wait for
  *   load_bf16[_n] store_bf16[_n]                         store rounds to nearest even and keeps NaN
  *   load_f16[_n] load_i8[_n]                             exact
+ *   store_f16[_n]          rounds to nearest even, beyond the format to infinity; NaN stays, quiet
+ *   store_i8_n             rounds to nearest even; of -128 .. 127
  *   load_e4m3_256th[_n]    E4M3 / 256; the NaN codes read as +-480 / 256, which no number has
  *   load_e2m1(p, high)     of 16 bytes, the E2M1 codes in their low (0) or high (1) halves
  *   add sub mul div fma(a,b,c)=a*b+c max min sqrt abs neg

@@ -93,6 +93,23 @@ static inline v16 v16_of_i8_(__m128i h) {
     return v16_of_(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h)),
                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(h, 8))));
 }
+static inline __m256i v16_to_f16_(v16 a) {
+    return _mm256_set_m128i(_mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+}
+static inline void v16_store_f16(uint16_t *p, v16 a) { _mm256_storeu_si256((void *)p, v16_to_f16_(a)); }
+static inline void v16_store_f16_n(uint16_t *p, v16 a, int n) {
+    uint16_t h[16];
+    v16_store_f16(h, a);
+    memcpy(p, h, (size_t)n * sizeof *p);
+}
+static inline void v16_store_i8_n(int8_t *p, v16 a, int n) {
+    int32_t x[16];
+    _mm256_storeu_si256((void *)x, _mm256_cvtps_epi32(a.lo));
+    _mm256_storeu_si256((void *)(x + 8), _mm256_cvtps_epi32(a.hi));
+    for (int i = 0; i < n; i++) {
+        p[i] = (int8_t)x[i];
+    }
+}
 static inline v16 v16_load_i8(const int8_t *p) { return v16_of_i8_(_mm_loadu_si128((const void *)p)); }
 static inline v16 v16_load_i8_n(const int8_t *p, int n) { return v16_of_i8_(v16_part8_(p, n)); }
 /* Seven bits to the left an E4M3 code is the f16 of a 256th, and the conversion of f16 takes subnormals as they are. */

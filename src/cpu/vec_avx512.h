@@ -50,6 +50,15 @@ static inline v16 v16_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm25
 static inline v16 v16_load_f16_n(const uint16_t *p, int n) {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v16_first(n), p));
 }
+static inline void v16_store_f16(uint16_t *p, v16 a) {
+    _mm256_storeu_si256((void *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline void v16_store_f16_n(uint16_t *p, v16 a, int n) {
+    _mm256_mask_storeu_epi16(p, v16_first(n), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline void v16_store_i8_n(int8_t *p, v16 a, int n) {
+    _mm_mask_storeu_epi8(p, v16_first(n), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a)));
+}
 static inline v16 v16_load_i8(const int8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
 }

@@ -103,6 +103,21 @@ static inline v16 v16_of_i8_(int8x16_t b) {
     return (v16){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
                   vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
 }
+static inline void v16_store_f16_n(uint16_t *p, v16 a, int n) {
+    float x[16];
+    v16_store(x, a);
+    for (int i = 0; i < n; i++) {
+        p[i] = rssm_f16_of_f32(x[i]);
+    }
+}
+static inline void v16_store_f16(uint16_t *p, v16 a) { v16_store_f16_n(p, a, 16); }
+static inline void v16_store_i8_n(int8_t *p, v16 a, int n) {
+    float x[16];
+    v16_store(x, a);
+    for (int i = 0; i < n; i++) {
+        p[i] = (int8_t)(int32_t)nearbyintf(x[i]);
+    }
+}
 static inline v16 v16_load_i8(const int8_t *p) { return v16_of_i8_(vld1q_s8(p)); }
 static inline v16 v16_load_i8_n(const int8_t *p, int n) {
     int8_t b[16] = {0};

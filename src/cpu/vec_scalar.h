@@ -42,6 +42,17 @@ static inline void v16_store_bf16(uint16_t *p, v16 a) { v16_store_bf16_n(p, a, 1
 
 static inline v16 v16_load_f16_n(const uint16_t *p, int n) { RSSM_LANES_(i < n ? rssm_f32_of_f16(p[i]) : 0.0f); }
 static inline v16 v16_load_f16(const uint16_t *p) { return v16_load_f16_n(p, 16); }
+static inline void v16_store_f16_n(uint16_t *p, v16 a, int n) {
+    for (int i = 0; i < n; i++) {
+        p[i] = rssm_f16_of_f32(a.f[i]);
+    }
+}
+static inline void v16_store_f16(uint16_t *p, v16 a) { v16_store_f16_n(p, a, 16); }
+static inline void v16_store_i8_n(int8_t *p, v16 a, int n) {
+    for (int i = 0; i < n; i++) {
+        p[i] = (int8_t)(int32_t)nearbyintf(a.f[i]);
+    }
+}
 static inline v16 v16_load_i8_n(const int8_t *p, int n) { RSSM_LANES_(i < n ? (float)p[i] : 0.0f); }
 static inline v16 v16_load_i8(const int8_t *p) { return v16_load_i8_n(p, 16); }
 static inline float v16_of_e4m3_(uint8_t h) {

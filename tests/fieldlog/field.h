@@ -117,6 +117,6 @@ typedef struct fl_test {
     void (*run)(uint64_t isa);
 } fl_test;
 extern const fl_test fl_group_a[], fl_group_a2[], fl_group_b[], fl_group_c[], fl_group_c2[], fl_group_d[],
-    fl_group_e[], fl_drift[], fl_hostile[], fl_hostile_calls[], fl_hostile_files[];
+    fl_group_e[], fl_group_e2[], fl_drift[], fl_long[], fl_hostile[], fl_hostile_calls[], fl_hostile_files[];
 
 #endif

@@ -21,7 +21,7 @@ static void run_test(void *arg) {
 
 int main(int argc, char **argv) {
     static const fl_test *const groups[] = {fl_group_a,       fl_group_a2,     fl_group_b, fl_group_c,
-                                            fl_group_c2,      fl_group_d,      fl_group_e, fl_drift,   fl_hostile,
+                                            fl_group_c2,      fl_group_d,      fl_group_e, fl_group_e2, fl_drift, fl_long, fl_hostile,
                                             fl_hostile_calls, fl_hostile_files};
     static run runs[512];
     int32_t used = 0;
@@ -29,8 +29,9 @@ int main(int argc, char **argv) {
     chk_start(argc, argv);
     const int32_t count = cb_isas(&isas);
     for (size_t g = 0; g < sizeof groups / sizeof groups[0]; g++) {
-        if (CB_DEVICE && (groups[g] == fl_hostile || groups[g] == fl_hostile_calls)) {
-            continue; /* refusals of the host; the device's are in gpu/ */
+        if (CB_DEVICE && (groups[g] == fl_hostile || groups[g] == fl_hostile_calls || groups[g] == fl_group_e2 ||
+                          groups[g] == fl_long)) {
+            continue; /* refusals of the host, the device's are in gpu/; formats that it has not */
         }
         for (const fl_test *t = groups[g]; t->name != NULL; t++) {
             if (CB_DEVICE && strstr(t->name, "tree") != NULL) {

@@ -95,6 +95,42 @@ static void hostile_trees(uint64_t isa) {
     b.parents = NULL;
     cb_expect(f->box, rssm_cache_begin(c, &b, &one, NULL, NULL), RSSM_ERROR_FAILED_SLOT,
               "a step that no layer ran");
+    CHK(fl_info(f, slot).state == 2 && fl_info(f, slot).position == two && fl_info(f, slot).id == 5);
+}
+
+/* A begin that finds several slots without their step fails each of them, not the first alone. */
+static void hostile_failures(uint64_t isa) {
+    const rssm_layer_spec spec = fl_spec(FL_GDN);
+    fl *f = fl_open(isa, &spec, &(rssm_cache_desc){.layers = 2});
+    const int32_t slots[3] = {fl_slot(f, 0), fl_slot(f, 1), fl_slot(f, 2)}, ones[3] = {1, 1, 1};
+    const rssm_batch b = {.rows = 3, .slots = slots, .uniform_tokens = 1};
+    for (int32_t i = 0; i < 3; i++) {
+        fl_reset(f, slots[i], 7 + (uint64_t)i);
+    }
+    cb_ok(f->box, rssm_cache_begin(f->box->cache, &b, NULL, NULL, NULL), "begin");
+    cb_expect(f->box, rssm_cache_begin(f->box->cache, &b, ones, NULL, NULL), RSSM_ERROR_FAILED_SLOT, "slot");
+    for (int32_t i = 0; i < 3; i++) {
+        CHK(fl_info(f, slots[i]).state == 2 && fl_info(f, slots[i]).id == 7 + (uint64_t)i);
+    }
+}
+
+/* Structs too short to say how long they are. */
+static void hostile_sizes(uint64_t isa) {
+    watched w = watch_make(isa, FL_GDN);
+    rssm_cache *c = w.f->box->cache;
+    const int32_t slot = w.slot[1];
+    for (uint64_t size = 1; size < 8; size++) {
+        rssm_context *context = NULL;
+        CHK(rssm_context_create(&(rssm_context_desc){.struct_size = size}, &context) == RSSM_ERROR_ARGUMENT);
+        const rssm_batch batch = {.struct_size = size, .rows = 1, .slots = &slot, .uniform_tokens = 1};
+        watch_refused(&w, rssm_cache_begin(c, &batch, NULL, NULL, NULL), RSSM_ERROR_ARGUMENT, "batch.struct_size");
+        rssm_slot_info info = {.struct_size = size};
+        watch_refused(&w, rssm_cache_slot(c, slot, &info), RSSM_ERROR_ARGUMENT, "info.struct_size");
+        rssm_cache *made = NULL;
+        const rssm_layer_spec spec = {.struct_size = size};
+        watch_refused(&w, rssm_cache_create(w.f->box->context, &(rssm_cache_desc){.spec = &spec}, &made),
+                      RSSM_ERROR_ARGUMENT, "spec.struct_size");
+    }
 }
 
 /* Calls of a layer that the open step does not know, or without a tensor. */
@@ -244,6 +280,8 @@ static void hostile_questions(uint64_t isa) {
 const fl_test fl_hostile_calls[] = {{"hostile_begin", hostile_begin},
                                     {"hostile_trees", hostile_trees},
                                     {"hostile_decode", hostile_decode},
+                                    {"hostile_failures", hostile_failures},
+                                    {"hostile_sizes", hostile_sizes},
                                     {"hostile_no_begin", hostile_no_begin},
                                     {"hostile_slots", hostile_slots},
                                     {"hostile_questions", hostile_questions},

@@ -6,6 +6,9 @@
 #include "base/file.h"
 #include "model_fixture.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { SAVED = 45, MORE = 30 };
@@ -174,6 +177,84 @@ static void test_no_room(void **state) {
     unlink(path);
 }
 
+/* Saves one of two sessions over the other, again and again, until it is killed. */
+static void save_for_ever(rse_session *const *sessions) {
+    for (uint64_t i = 0;; i++) {
+        rse_error err;
+        rse_session_tail tail = {.seed = i % 2};
+        if (rse_session_save(sessions[i % 2], &tail, path, &err) != RSE_OK) {
+            _exit(1);
+        }
+    }
+}
+
+/* Whatever moment a saving process is killed at, a file is there, whole. */
+static void test_kill(void **state) {
+    (void)state;
+    golden g = golden_open("tiny-gdn");
+    rse_engine *engine = engine_open("tiny-gdn", (rse_engine_options){.sessions = 3});
+    rse_session *sessions[3];
+    for (int32_t i = 0; i < 3; i++) {
+        sessions[i] = session_open(engine, (uint64_t)i);
+        prompt_row(sessions[i], engine, g.tokens, 20 + i, NULL);
+        OK(rse_session_commit(sessions[i], RSE_ACCEPT_ALL, &err));
+    }
+    rse_session_tail tail = {0};
+    OK(rse_session_save(sessions[0], &tail, path, &err));
+    for (int32_t trial = 0; trial < 25; trial++) {
+        pid_t child = fork();
+        if (child == 0) {
+            save_for_ever(sessions);
+        }
+        usleep(300 + 997U * (unsigned)trial);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status));
+        OK(rse_session_load(sessions[2], path, &tail, &err));
+        assert_int_equal(rse_session_position(sessions[2]), 20 + (int64_t)tail.seed);
+        free(tail.ids);
+        char temporary[128];
+        snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)child);
+        (void)unlink(temporary);
+    }
+    rse_engine_close(engine);
+    rse_safetensors_close(g.files);
+    unlink(path);
+}
+
+/* A disk that is full after any number of bytes: the call says so, and the file from before is there. */
+static void test_full_disk(void **state) {
+    (void)state;
+    golden g = golden_open("tiny-gdn");
+    rse_engine *engine = engine_open("tiny-gdn", (rse_engine_options){.sessions = 2});
+    rse_session *session = session_open(engine, 0), *other = session_open(engine, 1);
+    rse_session_tail tail = {.seed = 5};
+    prompt_row(session, engine, g.tokens, 33, NULL);
+    OK(rse_session_commit(session, RSE_ACCEPT_ALL, &err));
+    OK(rse_session_save(session, &tail, path, &err));
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    void (*before)(int) = signal(SIGXFSZ, SIG_IGN);
+    static const rlim_t sizes[] = {0, 1, 79, 80, 4096, 100000, 1000000};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        struct rlimit small = {sizes[i], limit.rlim_max};
+        tail.seed = 6;
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+        REFUSED(RSE_ERROR_IO, "too large", rse_session_save(session, &tail, path, &err));
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        OK(rse_session_load(other, path, &tail, &err));
+        assert_int_equal(rse_session_position(other), 33);
+        assert_int_equal(tail.seed, 5);
+        free(tail.ids);
+        tail = (rse_session_tail){0};
+    }
+    signal(SIGXFSZ, before);
+    rse_engine_close(engine);
+    rse_safetensors_close(g.files);
+    unlink(path);
+}
+
 int main(void) {
     snprintf(path, sizeof path, "/tmp/replayssm-session-%ld.bin", (long)getpid());
     const struct CMUnitTest tests[] = {
@@ -181,6 +262,8 @@ int main(void) {
         cmocka_unit_test(test_widen),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,7 +159,7 @@ static void logprobs(void **state) {
 }
 
 /* A model of 512 positions: generation ends where they do, with drafts too. */
-static void the_context_ends(void **state) {
+static void D14_the_context_ends(void **state) {
     (void)state;
     rse_engine *engine = NULL;
     OK(rse_engine_open(RSSM_SOURCE_DIR "/tests/golden/families/qwen3_next",
@@ -198,7 +198,7 @@ static void the_context_ends(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stop_strings), cmocka_unit_test(penalties),        cmocka_unit_test(logprobs),
-        cmocka_unit_test(in_requests),  cmocka_unit_test(the_context_ends),
+        cmocka_unit_test(in_requests),  cmocka_unit_test(D14_the_context_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

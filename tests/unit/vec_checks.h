@@ -186,6 +186,33 @@ static void check_decoders(void **state) {
     }
 }
 
+/* Vector encoders against the scalar ones, around every number of f16 and around what lies half-way to the next. */
+static void check_encoders(void **state) {
+    (void)state;
+    for (uint32_t code = 0; code < 0x10000u; code++) {
+        const uint32_t here = rssm_bits_of_f32(rssm_f32_of_f16((uint16_t)code)), middle = here + 0x1000u;
+        const uint32_t bits[] = {here, here + 1, here - 1, middle, middle + 1, middle - 1, here ^ 0x80000000u, code << 16};
+        float x[16], round[16];
+        uint16_t half[16];
+        int8_t byte[16];
+        const int n = (int)(code % 17);
+        for (int i = 0; i < 16; i++) {
+            x[i] = rssm_f32_of_bits(bits[i % 8]);
+            round[i] = (float)((int32_t)((code + 7u * (uint32_t)i) % 509u) - 254) * 0.5f;
+            half[i] = 0x1234;
+            byte[i] = 99;
+        }
+        v16_store_f16_n(half, v16_load(x), n);
+        v16_store_i8_n(byte, v16_load(round), n);
+        for (int i = 0; i < 16; i++) {
+            assert_int_equal(half[i], i < n ? rssm_f16_of_f32(x[i]) : 0x1234);
+            assert_int_equal(byte[i], i < n ? (int)nearbyintf(round[i]) : 99);
+        }
+        v16_store_f16(half, v16_load(x));
+        assert_int_equal(half[15], rssm_f16_of_f32(x[15]));
+    }
+}
+
 static uint32_t next_random(uint32_t *seed) {
     *seed = *seed * 1664525u + 1013904223u;
     return *seed >> 8;
@@ -288,6 +315,7 @@ static void check_lanes(void **state) {
 
 #define VEC_CHECKS                                                                                             \
     cmocka_unit_test(check_functions), cmocka_unit_test(check_function_edges), cmocka_unit_test(check_bf16),   \
+        cmocka_unit_test(check_encoders),                                                                      \
         cmocka_unit_test(check_decoders), cmocka_unit_test(check_sums), cmocka_unit_test(check_partial), cmocka_unit_test(check_lanes)
 
 #endif
