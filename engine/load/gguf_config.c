@@ -4,10 +4,14 @@
  * is read off the tensors: the size of the vocabulary, tied embeddings, biases of convolutions, which layers
  * have experts.
  */
+#include "load/config_read.h"
 #include "load/gguf_model.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { PAIRS_MAX = 64 };
 
 /* The configuration being written. The first failure stays. */
 typedef struct writer {
@@ -17,7 +21,18 @@ typedef struct writer {
     rse_text *out;
     rse_status status;
     rse_error *err;
+    struct {
+        const char *key, *name;
+    } pair[PAIRS_MAX]; /* keys that were written, and the metadata that they came from, for messages */
+    int32_t pairs;
 } writer;
+
+static void note(writer *w, const char *key, const char *name) {
+    if (w->pairs < PAIRS_MAX) {
+        w->pair[w->pairs].key = key;
+        w->pair[w->pairs++].name = name;
+    }
+}
 
 static const rse_gguf_value *value_of(const writer *w, const char *name) {
     char key[128];
@@ -49,6 +64,7 @@ static void put_text(writer *w, const char *key, const char *value) {
 
 /* A number under another key; one that is missing is named. */
 static void need(writer *w, const char *key, const char *name) {
+    note(w, key, name);
     const rse_gguf_value *value = value_of(w, name);
     if (w->status == RSE_OK && (value == NULL || value->array || value->type == RSE_GGUF_STRING)) {
         w->status = rse_fail(w->err, RSE_ERROR_FORMAT, "%s.%s is %s", w->architecture, name,
@@ -126,6 +142,7 @@ static void put_common(writer *w, const char *model_type) {
 
 /* Heads of layers that have attention: the largest of a list. */
 static void put_heads(writer *w, const char *key, const char *name) {
+    note(w, key, name);
     double most = 0;
     for (int32_t i = 0; i < w->layers; ++i) {
         double value = item(w, name, i, 0);
@@ -324,6 +341,35 @@ static float recommended(const rse_gguf *file, const char *key, double low, doub
     return x >= low && x <= high ? (float)x : -1.0f;
 }
 
+static bool in_word(char c) {
+    return isalnum((unsigned char)c) || c == '_' || c == '.';
+}
+
+/* Fails with a sentence about the text that was written, its keys replaced by those of the metadata. */
+static rse_status retell(const writer *w, const rse_error *said) {
+    char text[sizeof said->text] = "";
+    const char *from = said->text;
+    size_t prefix = strlen(RSE_CONFIG_WHERE ": "), length = 0;
+    from += strncmp(from, RSE_CONFIG_WHERE ": ", prefix) == 0 ? prefix : 0;
+    while (*from != '\0' && length < sizeof text - 1) {
+        size_t word = 0;
+        while (in_word(from[word])) {
+            word++;
+        }
+        int32_t i = 0;
+        while (i < w->pairs && (strlen(w->pair[i].key) != word || strncmp(w->pair[i].key, from, word) != 0)) {
+            i++;
+        }
+        size_t room = sizeof text - length;
+        int printed = i < w->pairs && word > 0
+                          ? snprintf(text + length, room, "%s.%s", w->architecture, w->pair[i].name)
+                          : snprintf(text + length, room, "%.*s", word > 0 ? (int)word : 1, from);
+        length += (size_t)printed < room ? (size_t)printed : room - 1;
+        from += word > 0 ? word : 1;
+    }
+    return rse_fail(w->err, said->status, "%s", text);
+}
+
 rse_status rse_gguf_config(const rse_gguf *file, rse_config *config, rse_error *err) {
     char architecture[64];
     char known[160] = "";
@@ -338,13 +384,19 @@ rse_status rse_gguf_config(const rse_gguf *file, rse_config *config, rse_error *
                         architecture[0] != '\0' ? architecture : "missing", known);
     }
     rse_text text = {0};
-    writer w = {file, architecture, rse_gguf_layers(file), &text, RSE_OK, err};
+    writer w = {.file = file,
+                .architecture = architecture,
+                .layers = rse_gguf_layers(file),
+                .out = &text,
+                .err = err};
     families[f].write(&w);
     if (w.status == RSE_OK) {
         w.status = rse_text_print(&text, err, "}");
     }
     if (w.status == RSE_OK) {
-        w.status = rse_config_parse(text.data, text.length, NULL, 0, config, err);
+        rse_error said = {0};
+        w.status = rse_config_parse(text.data, text.length, NULL, 0, config, &said);
+        w.status = w.status == RSE_OK ? RSE_OK : retell(&w, &said);
     }
     rse_text_free(&text);
     config->temperature = recommended(file, "general.sampling.temp", 0, 100);

@@ -402,12 +402,49 @@ static void test_renamed_tensors(void **state) {
     }
 }
 
+/* A number of the metadata that cannot be: the sentence names the file and the key as it stands there. */
+static void test_wrong_numbers(void **state) {
+    (void)state;
+    static const struct {
+        const char *family, *key, *says;
+    } cases[] = {{"mamba2", "mamba2.ssm.conv_kernel", "mamba2.ssm.conv_kernel is 77"},
+                 {"kimi_linear", "kimi-linear.attention.kv_lora_rank", "kimi-linear.attention.kv_lora_rank"},
+                 {"qwen3_5_moe", "qwen35moe.ssm.group_count", "qwen35moe.ssm.group_count"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char path[512], copy[] = "/tmp/replayssm-numbers-XXXXXX";
+        rse_mapping map;
+        path_of(cases[i].family, "model.gguf", path);
+        OK(rse_file_map(path, &map, &err));
+        int fd = mkstemp(copy);
+        assert_int_equal(write(fd, map.data, map.size), (ssize_t)map.size);
+        size_t at = 0, length = strlen(cases[i].key);
+        while (at + length < map.size && memcmp((const char *)map.data + at, cases[i].key, length) != 0) {
+            at++;
+        }
+        assert_true(at + length < map.size);
+        uint32_t wrong = i == 0 ? 77 : UINT32_MAX;
+        off_t value = (off_t)(at + length + 4); /* behind the type */
+        assert_int_equal(pwrite(fd, &wrong, 4, value), 4);
+        rse_model *model;
+        rse_error err = {0};
+        rse_status status = rse_model_open(copy, &model, &err);
+        if (status == RSE_OK || strstr(err.text, cases[i].says) == NULL || strstr(err.text, copy) == NULL ||
+            strstr(err.text, "config.json") != NULL) {
+            fail_msg("%s: status %d, '%s'", cases[i].key, status, err.text);
+        }
+        close(fd);
+        unlink(copy);
+        rse_file_unmap(&map);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),         cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_reading),         cmocka_unit_test(test_lies),
         cmocka_unit_test(test_split),           cmocka_unit_test(test_wrong_models),
         cmocka_unit_test(test_renamed_tensors), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_wrong_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
