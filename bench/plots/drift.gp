@@ -20,6 +20,6 @@ do for [r = 1:words(regimes)] {
     data = sprintf("< %s gsub(/ /, \"_\", regime); if (regime == \"%s\") { if (name != last) { printf \"%%s\\\"%%s\\\"\\n\", (n++ ? \"\\n\\n\" : \"\"), name; last = name } print $(NF - 2) \",\" $NF } }' '%s'", field, regime, file)
     set title system(sprintf("echo '%s' | tr _ ' '", regime)) noenhanced
     stats data using 1 nooutput
-    plot for [i = 0:STATS_blocks - 1] data index i using 1:2 with linespoints title columnheader(1)
+    plot for [i = 0:STATS_blocks - 1] data index i using 1:2 with lines title columnheader(1)
 }
 unset multiplot
