@@ -118,7 +118,11 @@ static rse_status report(const start_args *args, const start_figures *f, rse_err
                 (long long)args->repeats, f->open, f->token, f->weights, f->resident, allowed);
         bench_json_machine(file, (int32_t)args->threads);
         fprintf(file, "}\n");
-        fclose(file);
+        bool failed = ferror(file) != 0;
+        failed = fclose(file) != 0 || failed;
+        if (failed) {
+            return rse_fail(err, RSE_ERROR_IO, "%s: cannot be written", args->json);
+        }
     }
     return f->resident <= allowed ? RSE_OK
                                   : rse_fail(err, RSE_ERROR_MISMATCH, "%s takes %.0f bytes; the limit is %.0f",

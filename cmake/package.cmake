@@ -27,7 +27,7 @@ set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION science)
 set(about "ReplaySSM keeps the recurrent state of Mamba-2, Gated DeltaNet and Kimi Delta\nAttention layers as a checkpoint and a short buffer of recent inputs: a token\nreads the state, and writes it once per window.")
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "${about}")
 set(CPACK_COMPONENT_DEV_DESCRIPTION "${about}\n\nHeaders, the static library, and files for CMake and pkg-config.")
-set(CPACK_COMPONENT_TOOLS_DESCRIPTION "${about}\n\nThe command, with two small models.")
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION "${about}\n\nThe command, with three small models.")
 
 # Each package has its licence and its changelog.
 find_program(RSSM_GZIP gzip)

@@ -341,7 +341,9 @@ static rse_status run_all(const settings *set, json_t *list, rse_error *err) {
         rssm_context_destroy(d->context);
         free(d);
     }
-    if (csv != NULL && fclose(csv) != 0 && status == RSE_OK) {
+    bool failed = csv != NULL && ferror(csv) != 0;
+    failed = (csv != NULL && fclose(csv) != 0) || failed;
+    if (failed && status == RSE_OK) {
         status = rse_fail(err, RSE_ERROR_IO, "%s: cannot be written", set->csv);
     }
     return status;

@@ -85,5 +85,7 @@ rse_status subjects_write_csv(const subject *subjects, int32_t count, const char
                     relative(s->output_error, s->output_size), relative(s->state_error, s->state_size));
         }
     }
-    return fclose(file) == 0 ? RSE_OK : rse_fail(err, RSE_ERROR_IO, "%s: cannot be written", path);
+    bool failed = ferror(file) != 0;
+    failed = fclose(file) != 0 || failed;
+    return !failed ? RSE_OK : rse_fail(err, RSE_ERROR_IO, "%s: cannot be written", path);
 }

@@ -95,6 +95,7 @@ typedef struct stream {
     uint64_t seed;
     rse_decoder decoder;
     rse_stop stop;
+    bool stopped; /* a stop string was in what was held back at the end */
     bool print; /* as it comes */
     rse_text fresh; /* decoded, not looked through for stop strings */
     rse_text text;
@@ -154,7 +155,8 @@ static rse_status end_text(stream *s, rse_error *err) {
     RSE_TRY(rse_decoder_flush(&s->decoder, &s->fresh, err));
     RSE_TRY(pass_on(s, &found, err));
     size_t before = s->text.length;
-    RSE_TRY(found ? RSE_OK : rse_stop_flush(&s->stop, &s->text, err));
+    RSE_TRY(found ? RSE_OK : rse_stop_flush(&s->stop, &s->text, &found, err));
+    s->stopped = found;
     print_text(s, before);
     return RSE_OK;
 }
@@ -393,7 +395,8 @@ static json_t *json_text(const stream *s) {
 static void describe_stream(json_t *object, const run_state *run, const stream *s) {
     json_object_set_new(object, "ids", json_ids(run, s));
     json_object_set_new(object, "text", json_text(s));
-    json_object_set_new(object, "finish", json_string(finish_name(rse_request_state(s->request))));
+    const int32_t state = s->stopped ? RSE_FINISH_STOP : rse_request_state(s->request);
+    json_object_set_new(object, "finish", json_string(finish_name(state)));
     if (run->set->logprobs > 0) {
         json_object_set_new(object, "logprobs", json_logprobs(s, (int32_t)run->set->logprobs));
     }

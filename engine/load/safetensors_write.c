@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { CHUNK = 1 << 20 };
@@ -178,6 +179,10 @@ rse_status rse_safetensors_write(const char *path, const rse_tensor *tensors, si
                                  rse_tensor_fill_fn fill, void *user, rse_error *err) {
     plan p = {.tensors = tensors, .count = count, .fill = fill, .user = user};
     rse_text part = {0};
+    struct stat there;
+    if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode)) { /* the rename would take its place */
+        return rse_fail(err, RSE_ERROR_IO, "%s: is a folder, device, pipe or link; a file is written", path);
+    }
     rse_status status = make_plan(&p, err);
     if (status == RSE_OK) {
         status = rse_text_print(&part, err, "%s.part", path);

@@ -89,11 +89,18 @@ static bool awaits_prefix(const rse_sched *sched, const rse_request *request) {
 
 void rse_admit(rse_sched *sched) {
     for (rse_request *request = sched->first; request != NULL; request = request->next) {
-        if (!rse_request_waiting(request) || awaits_prefix(sched, request)) {
+        if (!rse_request_waiting(request)) {
             continue;
         }
-        if ((!has_slot(sched) || !has_pages(sched, request)) && count_seated(sched) > 0) {
-            return; /* nobody overtakes */
+        const bool others = count_seated(sched) > 0;
+        if (!has_slot(sched) && others) {
+            return;
+        }
+        if (awaits_prefix(sched, request)) {
+            continue;
+        }
+        if (!has_pages(sched, request) && others) {
+            return; /* nobody else overtakes */
         }
         rse_error error = {0};
         if (seat(request, &error) != RSE_OK) {
@@ -154,11 +161,8 @@ static void release(rse_request *request) {
     rse_session *session = request->session;
     rse_error error = {0};
     if (!rse_session_parked(session) && request->state != RSE_FINISH_ERROR) {
-        rse_status status = rse_session_store(session, &error); /* a cache may have no room */
-        if (request->owned && status == RSE_OK) {
-            status = rse_session_check(session, &error);
-        }
-        if (status == RSE_ERROR_MISMATCH) {
+        (void)rse_session_store(session, &error); /* a cache may have no room */
+        if (request->owned && rse_session_check(session, &error) == RSE_ERROR_MISMATCH) {
             rse_request_fail(request, &error);
         }
     }

@@ -9,7 +9,19 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { PIECE = 16 }; /* tokens of a chunk of the scan: pieces of whole chunks give the bits of one piece */
+enum {
+    PIECE = 16, /* tokens of a chunk of the scan: pieces of whole chunks give the bits of one piece */
+    WALKED = 6  /* so few tokens the kernels walk one by one: a last piece has more, or is all there is */
+};
+
+static int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Whether steps are large enough to run prompts in whole pieces only, beside sequences that generate. */
+static bool whole_pieces(const rse_sched *sched) {
+    return sched->info.batch_tokens >= 4 * PIECE;
+}
 
 static double seconds_now(void) {
     struct timespec now;
@@ -61,6 +73,9 @@ static void line_up(rse_sched *sched, work *r) {
     qsort(sched->order, (size_t)sched->ordered, sizeof(*sched->order), by_turn);
     r->reading = (int32_t)(sched->ordered - generating);
     int64_t kept_for_prompts = r->reading > 0 ? (all + 3) / 4 : 0;
+    if (whole_pieces(sched)) { /* two pieces at least: a last one may have more than 16 tokens */
+        kept_for_prompts = kept_for_prompts > PIECE ? round_up(kept_for_prompts, PIECE) : kept_for_prompts > 0 ? 2 * PIECE : 0;
+    }
     r->decode_budget = all - kept_for_prompts;
     if (r->decode_budget == 0) { /* steps of one token */
         r->decode_budget = generates(sched->order[0]);
@@ -131,12 +146,8 @@ static bool make_tree_row(rse_sched *sched, rse_request *request, rse_tree *tree
     return true;
 }
 
-static int64_t round_up(int64_t n, int64_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
-
 /* How many tokens of a prompt may be run now. With a prefix cache, pieces end where a state is to be stored: at every
- * block, and before the last token. */
+ * block, and before the last token. 0: less than a piece, which waits for the next step. */
 static int64_t piece_of(const rse_sched *sched, const rse_request *request, int64_t budget) {
     int64_t stop = request->desc.count;
     if (sched->engine->prefixes != NULL) {
@@ -144,18 +155,21 @@ static int64_t piece_of(const rse_sched *sched, const rse_request *request, int6
         stop = request->done < stop - 1 ? stop - 1 : stop;
         stop = next < stop ? next : stop;
     }
-    int64_t count = stop - request->done;
-    if (count > budget) {
-        count = budget >= PIECE ? budget / PIECE * PIECE : budget;
+    int64_t left = stop - request->done, count = budget / PIECE * PIECE;
+    if (left <= budget) {
+        return left;
     }
-    return count;
+    if (!whole_pieces(sched)) {
+        return count > 0 ? count : budget;
+    }
+    return left - count <= WALKED && count > 0 ? count - PIECE : count;
 }
 
 /* A piece of a request's prompt. A single token that is left is run as a step of decoding, if it is all of the prompt
    or a state is stored before it: so a sequence that was cut just before it, to be saved or to be recalled, goes on bit
    for bit as if it had not been. */
-static bool make_prompt_row(rse_sched *sched, rse_request *request, int64_t budget, rse_row *row) {
-    int64_t left = rse_request_prompt_left(request), count = piece_of(sched, request, budget);
+static bool make_prompt_row(rse_sched *sched, rse_request *request, int64_t count, rse_row *row) {
+    int64_t left = rse_request_prompt_left(request);
     bool single = left == 1 && (request->desc.count == 1 || sched->engine->prefixes != NULL);
     if (!rse_make_room(sched, request, count)) {
         return false;
@@ -194,8 +208,12 @@ static void collect(rse_sched *sched, work *r) {
             continue;
         }
         int64_t share = round_up((budget + reading - 1) / reading, PIECE);
+        int64_t count = piece_of(sched, request, share < budget ? share : budget);
+        if (count == 0) { /* a little more than its share may do; the first row has room for a piece in any case */
+            count = piece_of(sched, request, budget);
+        }
         reading--;
-        if (make_prompt_row(sched, request, share < budget ? share : budget, &sched->rows[r->rows])) {
+        if (count > 0 && make_prompt_row(sched, request, count, &sched->rows[r->rows])) {
             budget -= sched->rows[r->rows].count;
             r->prompts = r->prompts || sched->rows[r->rows].prompt;
             sched->row_of[r->rows++] = request;

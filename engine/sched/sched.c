@@ -100,8 +100,9 @@ static rse_status check_request(const rse_sched *sched, const rse_request_desc *
         return rse_fail(err, RSE_ERROR_USAGE, "max_tokens is %lld; it must be at least 0",
                         (long long)desc->max_tokens);
     }
-    if (desc->logprobs < 0 || desc->logprobs > RSE_LOGPROBS_MAX) {
-        return rse_fail(err, RSE_ERROR_USAGE, "logprobs is %d; it must be 0 to %d", desc->logprobs, RSE_LOGPROBS_MAX);
+    const int32_t most = sched->info.vocab < RSE_LOGPROBS_MAX ? sched->info.vocab : RSE_LOGPROBS_MAX;
+    if (desc->logprobs < 0 || desc->logprobs > most) {
+        return rse_fail(err, RSE_ERROR_USAGE, "logprobs is %d; it must be 0 to %d", desc->logprobs, most);
     }
     RSE_TRY(check_session(sched, desc->session, err));
     RSE_TRY(check_length(sched, desc, err));

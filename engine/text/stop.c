@@ -36,8 +36,24 @@ rse_status rse_stop_push(rse_stop *stop, const char *text, size_t length, rse_te
     return RSE_OK;
 }
 
-rse_status rse_stop_flush(rse_stop *stop, rse_text *out, rse_error *err) {
-    RSE_TRY(rse_text_append(out, stop->held.data, stop->held.length, err));
+/* Where the first stop string that is there in full begins, or the end: a longer one may have been waited for. */
+static size_t first_whole(const rse_stop *stop, bool *found) {
+    size_t length = stop->held.length;
+    for (size_t at = 0; at < length; at++) {
+        for (int32_t i = 0; i < stop->count; i++) {
+            size_t size = strlen(stop->strings[i]);
+            if (size <= length - at && memcmp(stop->held.data + at, stop->strings[i], size) == 0) {
+                *found = true;
+                return at;
+            }
+        }
+    }
+    return length;
+}
+
+rse_status rse_stop_flush(rse_stop *stop, rse_text *out, bool *found, rse_error *err) {
+    *found = false;
+    RSE_TRY(rse_text_append(out, stop->held.data, first_whole(stop, found), err));
     stop->held.length = 0;
     return RSE_OK;
 }

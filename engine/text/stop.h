@@ -20,8 +20,9 @@ typedef struct rse_stop {
  * all that comes before it is in `out`; nothing is to be pushed after that. */
 rse_status rse_stop_push(rse_stop *stop, const char *text, size_t length, rse_text *out, bool *found,
                          rse_error *err);
-/* Appends what was held back: the text has ended without a stop string. */
-rse_status rse_stop_flush(rse_stop *stop, rse_text *out, rse_error *err);
+/* Appends what was held back, for the text has ended. *found: a stop string was in it, behind the beginning of a longer
+ * one that did not come; what comes before it is in `out`. */
+rse_status rse_stop_flush(rse_stop *stop, rse_text *out, bool *found, rse_error *err);
 void rse_stop_free(rse_stop *stop);
 
 #endif

@@ -4,7 +4,7 @@
 copy_model tiny-gdn
 own tokenizer.json >/dev/null
 cp m/tokenizer.json whole
-for bytes in 0 1000 200000; do
+for bytes in 0 1000 100000; do
     head -c $bytes whole >m/tokenizer.json
     replayssm run ./m -p x -n 1
     echo "exit $?" >&2

@@ -155,12 +155,12 @@ static void add_chances(const double *p, const double *q, int32_t n, int64_t pos
 /* tiny-mamba2 drafts for tiny-gdn over held-out text. */
 static void rules_are_compared(void **state) {
     (void)state;
-    enum { TEXT = 160, FROM = 64, N = 4096 };
+    enum { TEXT = 160, FROM = 64, N = 4096, TARGET = 0, DRAFTER = 1, BOTH = 2 };
     static const double temperatures[] = {0.5, 0.8, 1.0};
     golden g = golden_open("tiny-gdn");
-    float *logits[MODELS];
-    for (int32_t m = 0; m < MODELS; m++) {
-        rse_engine *engine = engine_open(model_names[m], (rse_engine_options){0});
+    float *logits[BOTH];
+    for (int32_t m = 0; m < BOTH; m++) {
+        rse_engine *engine = engine_open(m == TARGET ? "tiny-gdn" : "tiny-mamba2", (rse_engine_options){0});
         rse_session *session = session_open(engine, 0);
         logits[m] = malloc((size_t)TEXT * N * sizeof(float));
         run_row(session, engine, g.tokens, TEXT, true, RSE_ACCEPT_ALL, TEXT, logits[m]);
@@ -170,8 +170,8 @@ static void rules_are_compared(void **state) {
     for (size_t i = 0; i < sizeof temperatures / sizeof temperatures[0]; i++) {
         double chances[RULES] = {0.0};
         for (int32_t t = FROM; t < TEXT; t++) {
-            probabilities(logits[0] + (size_t)t * N, N, temperatures[i], p);
-            probabilities(logits[1] + (size_t)t * N, N, temperatures[i], q);
+            probabilities(logits[TARGET] + (size_t)t * N, N, temperatures[i], p);
+            probabilities(logits[DRAFTER] + (size_t)t * N, N, temperatures[i], q);
             add_chances(p, q, N, t, chances);
         }
         double n = TEXT - FROM;
@@ -180,8 +180,8 @@ static void rules_are_compared(void **state) {
         assert_true(chances[RACE] > chances[STRETCHES] && chances[RACE] <= 1.03 * chances[RATIOS]);
     }
     free(p);
-    free(logits[0]);
-    free(logits[1]);
+    free(logits[TARGET]);
+    free(logits[DRAFTER]);
     rse_safetensors_close(g.files);
 }
 

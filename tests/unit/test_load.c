@@ -209,7 +209,7 @@ static void operate(rse_engine *engine, rse_sched *sched, int32_t operations) {
     print_message("%lld finished, %d at once, %lld let go while waiting, parked %lld times, %lld stored, %lld recalled\n",
                   (long long)finished, most, (long long)waited, (long long)figures.parked, (long long)prefixes.stored,
                   (long long)prefixes.recalled);
-    assert_true(finished > operations / 50 && figures.parked > 10 && prefixes.recalled > 50 && waited > 0);
+    assert_true(finished > operations / 50 && figures.parked > 3 && prefixes.recalled > 50 && waited > 0);
     assert_true(most > SLOTS / 2);
     for (int32_t slot = 0; slot < SLOTS; slot++) {
         assert_null(engine->sessions[slot]);

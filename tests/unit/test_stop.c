@@ -18,7 +18,7 @@ static bool passes(const char *text, size_t step, const char *const *strings, in
         OK(rse_stop_push(&stop, text + at, left < step ? left : step, out, &found, &err));
     }
     if (!found) {
-        OK(rse_stop_flush(&stop, out, &err));
+        OK(rse_stop_flush(&stop, out, &found, &err));
     }
     rse_stop_free(&stop);
     return found;
@@ -41,6 +41,13 @@ static void stop_strings(void **state) {
             assert_int_equal(out.length, strlen(cases[i].passes));
             assert_memory_equal(out.data != NULL ? out.data : "", cases[i].passes, out.length);
         }
+    }
+    static const char *const nested[] = {"one two three", "two"}; /* the longer one is waited for */
+    for (size_t step = 1; step < 8; step++) {
+        assert_true(passes("one two th", step, nested, 2, &out));
+        assert_string_equal(out.data, "one ");
+        assert_true(passes("a one two three", step, nested, 2, &out));
+        assert_string_equal(out.data, "a ");
     }
     assert_false(passes("aab", 1, NULL, 0, &out));
     assert_string_equal(out.data, "aab");
