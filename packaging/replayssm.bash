@@ -5,7 +5,7 @@ _replayssm() {
     local command=("${COMP_WORDS[0]}") words i
     for ((i = 1; i < COMP_CWORD && i < 3; i++)); do
         case ${COMP_WORDS[i]} in
-        run | inspect | eval | bench | nll | kl | kernel | auto | spec | serve | gemv | make-model) command+=("${COMP_WORDS[i]}") ;;
+        run | inspect | eval | bench | nll | kl | drift | calibrate | kernel | auto | spec | serve | gemv | start | make-model) command+=("${COMP_WORDS[i]}") ;;
         *) break ;;
         esac
     done
@@ -16,7 +16,7 @@ _replayssm() {
         words=$("${command[@]}" --help 2>/dev/null | grep -oE -- "^ +(-[a-z], )?$previous [a-z0-9|]+" | sed 's/.* //; s/|/ /g')
         [[ $words == *\ * ]] ||
             words=$("${command[@]}" --help 2>/dev/null | grep -q COMMAND && "${command[@]}" --help | sed -n 's/^  \([a-z-]*\)  .*/\1/p')
-        [[ ${#command[@]} -gt 1 && ${command[1]} == eval && COMP_CWORD -eq 2 ]] && words="nll kl"
+        [[ ${#command[@]} -gt 1 && ${command[1]} == eval && COMP_CWORD -eq 2 ]] && words="nll kl drift calibrate"
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
     [[ ${#COMPREPLY[@]} -gt 0 ]] || mapfile -t COMPREPLY < <(compgen -f -- "$current")
