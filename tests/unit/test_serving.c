@@ -189,7 +189,7 @@ static void D10_the_second_sighting_hits(void **state) {
         int32_t prompt[400];
         memcpy(prompt, text, 330 * sizeof *prompt);
         for (int32_t t = 330; t < 400; t++) {
-            prompt[t] = other[t - 300 * (i > 1) - 20 * i];
+            prompt[t] = other[t - 330 + 80 * i];
         }
         const rse_request *request = add(sched, prompt, 400, 1);
         finish(sched);
