@@ -5,14 +5,10 @@
 #include "sched/prefix.h"
 #include "sched/round.h"
 
-static bool seated(const rse_request *request) {
-    return request->state == RSE_RUNNING && !rse_request_waiting(request);
-}
-
 static int32_t count_seated(const rse_sched *sched) {
     int32_t count = 0;
     for (const rse_request *request = sched->first; request != NULL; request = request->next) {
-        count += seated(request);
+        count += rse_request_seated(request);
     }
     return count;
 }
@@ -77,7 +73,7 @@ static bool awaits_prefix(const rse_sched *sched, const rse_request *request) {
     }
     int64_t have = rse_prefixes_match(prefixes, request->prompt, request->desc.count - 1);
     for (const rse_request *other = sched->first; other != NULL; other = other->next) {
-        if (seated(other) && other->owned && rse_request_prompt_left(other) > 0) {
+        if (rse_request_seated(other) && other->owned && rse_request_prompt_left(other) > 0) {
             int64_t will = will_have(sched, other, request);
             if (will > have && will > other->done) {
                 return true;
@@ -115,7 +111,7 @@ void rse_admit(rse_sched *sched) {
 static rse_request *youngest_after(const rse_request *request) {
     rse_request *youngest = NULL;
     for (rse_request *other = request->next; other != NULL; other = other->next) {
-        youngest = seated(other) && !other->taking ? other : youngest;
+        youngest = rse_request_seated(other) && !other->taking ? other : youngest;
     }
     return youngest;
 }

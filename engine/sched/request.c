@@ -132,6 +132,10 @@ bool rse_request_waiting(const rse_request *request) {
     return request->state == RSE_RUNNING && (request->session == NULL || rse_session_parked(request->session));
 }
 
+bool rse_request_seated(const rse_request *request) {
+    return request->state == RSE_RUNNING && !rse_request_waiting(request);
+}
+
 const rse_error *rse_request_error(const rse_request *request) {
     return &request->error;
 }

@@ -51,7 +51,10 @@ static int32_t least(int32_t a, int64_t b) {
 
 static int by_turn(const void *left, const void *right) {
     const rse_request *a = *(rse_request *const *)left, *b = *(rse_request *const *)right;
-    return a->turn < b->turn ? -1 : a->turn > b->turn;
+    if (a->turn != b->turn) {
+        return a->turn < b->turn ? -1 : 1;
+    }
+    return a->arrival < b->arrival ? -1 : a->arrival > b->arrival; /* qsort need not keep an order */
 }
 
 /* The requests that can have a row, who was served longest ago first, in order of arrival among equals; and how the
@@ -62,7 +65,7 @@ static void line_up(rse_sched *sched, work *r) {
     sched->ordered = 0;
     for (rse_request *request = sched->first; request != NULL; request = request->next) {
         request->taking = false;
-        if (request->state == RSE_RUNNING && !rse_request_waiting(request)) {
+        if (rse_request_seated(request)) {
             sched->order[sched->ordered++] = request;
             generating += generates(request);
         }
@@ -72,11 +75,11 @@ static void line_up(rse_sched *sched, work *r) {
     }
     qsort(sched->order, (size_t)sched->ordered, sizeof(*sched->order), by_turn);
     r->reading = (int32_t)(sched->ordered - generating);
-    int64_t kept_for_prompts = r->reading > 0 ? (all + 3) / 4 : 0;
+    int64_t for_prompts = (all + 3) / 4;
     if (whole_pieces(sched)) { /* two pieces at least: a last one may have more than 16 tokens */
-        kept_for_prompts = kept_for_prompts > PIECE ? round_up(kept_for_prompts, PIECE) : kept_for_prompts > 0 ? 2 * PIECE : 0;
+        for_prompts = round_up(for_prompts > 2 * PIECE ? for_prompts : 2 * PIECE, PIECE);
     }
-    r->decode_budget = all - kept_for_prompts;
+    r->decode_budget = all - (r->reading > 0 ? for_prompts : 0);
     if (r->decode_budget == 0) { /* steps of one token */
         r->decode_budget = generates(sched->order[0]);
     }
@@ -185,16 +188,12 @@ static bool make_prompt_row(rse_sched *sched, rse_request *request, int64_t coun
 }
 
 /* A request may have been parked, to make room for another one, after it was lined up. */
-static bool can_have_row(const rse_request *request) {
-    return request->state == RSE_RUNNING && !rse_request_waiting(request);
-}
-
 static void collect(rse_sched *sched, work *r) {
     int64_t budget = sched->info.batch_tokens;
     int32_t kept = 0;
     for (int32_t i = 0; i < r->generating; i++) {
         sched->drafts[kept] = sched->drafts[i];
-        if (can_have_row(sched->row_of[i]) &&
+        if (rse_request_seated(sched->row_of[i]) &&
             make_tree_row(sched, sched->row_of[i], &sched->drafts[kept].tree, &sched->rows[kept])) {
             budget -= sched->rows[kept].count;
             sched->row_of[kept++] = sched->row_of[i];
@@ -204,7 +203,7 @@ static void collect(rse_sched *sched, work *r) {
     int32_t reading = r->reading;
     for (int64_t i = 0; i < sched->ordered && budget > 0; i++) {
         rse_request *request = sched->order[i];
-        if (!can_have_row(request) || rse_request_prompt_left(request) == 0) {
+        if (!rse_request_seated(request) || rse_request_prompt_left(request) == 0) {
             continue;
         }
         int64_t share = round_up((budget + reading - 1) / reading, PIECE);

@@ -19,6 +19,7 @@ struct rse_request {
     int64_t done;     /* tokens of the prompt that were run, or recalled */
     int64_t recalled; /* of those */
     int64_t limit;    /* tokens to generate at most, by max_tokens and by the model */
+    int64_t arrival;  /* its number among all that were added */
     int64_t turn;     /* number of the last step that it had a row in */
     bool taking;      /* it has a row in the step under way */
     rse_ids tokens;
@@ -34,6 +35,7 @@ struct rse_sched {
     rse_engine_info info;
     rse_request *first;
     int64_t requests;      /* in the list */
+    int64_t arrivals;      /* ever */
     rse_request **order;   /* [order_room] of a step: those that can run, served longest ago first */
     int64_t order_room, ordered;
     int64_t steps;
@@ -54,6 +56,7 @@ struct rse_sched {
 /* Chooses and takes a request's next token; an rse_next_fn whose user is the request. */
 rse_status rse_request_next(void *request, const float *logits, int64_t position, int32_t *token, bool *more,
                             rse_error *err);
+bool rse_request_seated(const rse_request *request); /* running, in a slot */
 void rse_request_fail(rse_request *request, const rse_error *error);
 
 /* Gives sessions to requests that wait, in order of arrival, as far as there is room. */

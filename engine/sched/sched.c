@@ -151,6 +151,7 @@ rse_status rse_sched_add(rse_sched *sched, const rse_request_desc *desc, rse_req
         last = &(*last)->next;
     }
     *last = added;
+    added->arrival = sched->arrivals++;
     sched->requests++;
     *request = added;
     return RSE_OK;
