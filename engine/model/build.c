@@ -104,6 +104,10 @@ rse_status rse_build_mlp(rse_builder *builder, int64_t width, bool gated, rse_ml
 
 rse_status rse_build_mtp(rse_builder *builder, rse_mtp **mtp, rse_error *err) {
     void *memory;
+    *mtp = NULL;
+    if (!rse_weights_has_prefix(builder->model->weights, "mtp.")) {
+        return RSE_OK;
+    }
     RSE_TRY(rse_build_own(builder, sizeof **mtp, &memory, err));
     *mtp = builder->model->mtp = memory;
     builder->parameters = &builder->model->parameters_mtp;

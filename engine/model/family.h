@@ -108,7 +108,8 @@ void rse_build_kda_spec(rse_model *model);
 rse_status rse_build_decay(rse_builder *builder, int64_t heads, rssm_layer_weights *constants, rse_error *err,
                            const char *at);
 
-/* The model's prediction block, to be filled; what is taken from here on counts as its. */
+/* The model's prediction block, to be filled; what is taken from here on counts as its. NULL: the weights have none. It is
+ * kept for drafting; the model itself runs without it. */
 rse_status rse_build_mtp(rse_builder *builder, rse_mtp **mtp, rse_error *err);
 
 /* Embedding and output matrix, the latter the embedding where they are tied. */

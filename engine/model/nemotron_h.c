@@ -29,15 +29,14 @@ static rse_status build_layer(rse_builder *builder, int32_t layer, rse_error *er
     }
 }
 
-/* Kept for drafting; the model itself runs without it, and files may lack it. */
 static rse_status build_mtp(rse_builder *builder, rse_error *err) {
     rse_model *model = builder->model;
     int64_t hidden = model->config.hidden;
-    if (!rse_weights_has_prefix(model->weights, "mtp.")) {
-        return RSE_OK;
-    }
     rse_mtp *mtp;
     RSE_TRY(rse_build_mtp(builder, &mtp, err));
+    if (mtp == NULL) {
+        return RSE_OK;
+    }
     RSE_TRY(rse_build_norm(builder, hidden, &mtp->norm_embedding, err, "mtp.layers.0.enorm.weight"));
     RSE_TRY(rse_build_norm(builder, hidden, &mtp->norm_hidden, err, "mtp.layers.0.hnorm.weight"));
     RSE_TRY(rse_build_linear(builder, hidden, 2 * hidden, false, &mtp->fc, err, "mtp.layers.0.eh_proj"));

@@ -133,15 +133,14 @@ static rse_status build_layer(rse_builder *builder, int32_t layer, rse_error *er
     return build_feed_forward(builder, rse_build_block(builder, block_of(kind), layer), kind, "", layer, err);
 }
 
-/* Kept for drafting; the model itself runs without it, and files may lack it. */
 static rse_status build_mtp(rse_builder *builder, rse_error *err) {
     rse_model *model = builder->model;
     int64_t hidden = model->config.hidden;
-    if (!rse_weights_has_prefix(model->weights, "mtp.")) {
-        return RSE_OK;
-    }
     rse_mtp *mtp;
     RSE_TRY(rse_build_mtp(builder, &mtp, err));
+    if (mtp == NULL) {
+        return RSE_OK;
+    }
     RSE_TRY(rse_build_norm(builder, hidden, &mtp->norm_embedding, err, "mtp.pre_fc_norm_embedding.weight"));
     RSE_TRY(rse_build_norm(builder, hidden, &mtp->norm_hidden, err, "mtp.pre_fc_norm_hidden.weight"));
     RSE_TRY(rse_build_linear(builder, hidden, 2 * hidden, false, &mtp->fc, err, "mtp.fc"));
