@@ -75,7 +75,7 @@ static void print_score(const workspace *work, const settings *set, const score 
     json_decref(object);
 }
 
-static rse_status eval_nll(const settings *set, workspace *work, rse_ids *ids, rse_error *err) {
+static rse_status eval_nll(settings *set, workspace *work, rse_ids *ids, rse_error *err) {
     RSE_TRY(workspace_open(set, 1, 1, work, err));
     bool given;
     RSE_TRY(read_input(work, set, ids, &given, err));
@@ -128,16 +128,5 @@ int command_eval(int argc, char **argv) {
         argc--;
         argv++;
     }
-    settings set;
-    int done = options_parse(&spec, argc, argv, &set);
-    if (done != 0) {
-        return done - 1;
-    }
-    workspace work = {0};
-    rse_ids ids = {0};
-    rse_error err = {0};
-    rse_status status = eval_nll(&set, &work, &ids, &err);
-    rse_ids_free(&ids);
-    workspace_close(&work);
-    return status == RSE_OK ? EXIT_SUCCESS : report_error(&err);
+    return workspace_run(&spec, argc, argv, eval_nll);
 }

@@ -78,16 +78,5 @@ static rse_status calibrate(settings *set, workspace *work, rse_ids *ids, rse_er
 }
 
 int eval_calibrate(int argc, char **argv) {
-    settings set;
-    int done = options_parse(&spec, argc, argv, &set);
-    if (done != 0) {
-        return done - 1;
-    }
-    workspace work = {0};
-    rse_ids ids = {0};
-    rse_error err = {0};
-    rse_status status = calibrate(&set, &work, &ids, &err);
-    rse_ids_free(&ids);
-    workspace_close(&work);
-    return status == RSE_OK ? EXIT_SUCCESS : report_error(&err);
+    return workspace_run(&spec, argc, argv, calibrate);
 }

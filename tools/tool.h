@@ -41,6 +41,9 @@ char *workspace_find(const char *name);
 rse_status workspace_open(const settings *set, int32_t sessions, int32_t step_tokens, workspace *work,
                           rse_error *err);
 void workspace_close(workspace *work);
+/* A command that is one piece of work on a model and a text: its words, the work, and what is to be freed. */
+int workspace_run(const command_spec *spec, int argc, char **argv,
+                  rse_status (*work)(settings *, workspace *, rse_ids *, rse_error *));
 /* An rssm_log_fn to stderr. */
 void workspace_log(void *user, int32_t level, const char *text);
 

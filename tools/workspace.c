@@ -134,6 +134,22 @@ void workspace_close(workspace *work) {
     *work = (workspace){0};
 }
 
+int workspace_run(const command_spec *spec, int argc, char **argv,
+                  rse_status (*work)(settings *, workspace *, rse_ids *, rse_error *)) {
+    settings set;
+    int done = options_parse(spec, argc, argv, &set);
+    if (done != 0) {
+        return done - 1;
+    }
+    workspace place = {0};
+    rse_ids ids = {0};
+    rse_error err = {0};
+    rse_status status = work(&set, &place, &ids, &err);
+    rse_ids_free(&ids);
+    workspace_close(&place);
+    return status == RSE_OK ? EXIT_SUCCESS : report_error(&err);
+}
+
 static rse_status parse_ids(const char *path, char *text, size_t size, int32_t vocab, rse_ids *ids,
                             rse_error *err) {
     if (strlen(text) != size) {
