@@ -147,14 +147,6 @@ RSSM_INLINE v16 walk_dot(const record *now, const v16 *r, int nb) {
     return v16_add(v16_add(p[0], p[1]), v16_add(p[2], p[3]));
 }
 
-/* nb blocks into registers; those beyond are not used. */
-RSSM_INLINE void load_blocks(v16 *x, const float *from, int nb) {
-    RSSM_UNROLL
-    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
-        x[b] = b < nb ? v16_load(from + 16 * b) : v16_zero();
-    }
-}
-
 RSSM_INLINE v16 walk_block(const window *w, const record *now, v16 r, float c, int b) {
     return v16_mul(now->alpha[b], w->delta ? v16_fma(v16_set1(-c), now->key[b], r) : r);
 }

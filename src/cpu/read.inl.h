@@ -40,10 +40,7 @@ RSSM_INLINE void read_codes_head(const codes *k, int format, int nb, int tail, c
     v16 p[RSSM_HEAD_DIM_MAX / 16][16], query[RSSM_HEAD_DIM_MAX / 16];
     const int tiles = job->d_v / 16;
     const int32_t asks = (job->next->rows + 15) / 16; /* as much as is read: codes leave little other work to ask from */
-    RSSM_UNROLL
-    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
-        query[b] = b < nb ? v16_load(job->r + 16 * b) : v16_zero();
-    }
+    load_blocks(query, job->r, nb);
     for (int i = 0; i < 16; i++) {
         const char *row = k->row + i * k->row_bytes;
         for (int32_t a = 0; a < asks; a++) {

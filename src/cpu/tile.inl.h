@@ -51,6 +51,14 @@ RSSM_INLINE void store_block(float *row, v16 x, int b, int nb, int tail) {
     }
 }
 
+/* nb whole blocks into registers; those beyond are not used. */
+RSSM_INLINE void load_blocks(v16 *x, const float *from, int nb) {
+    RSSM_UNROLL
+    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
+        x[b] = b < nb ? v16_load(from + 16 * b) : v16_zero();
+    }
+}
+
 RSSM_INLINE v16 decayed(v16 x, v16 alpha) { return v16_mul(alpha, x); }
 RSSM_INLINE v16 updated(v16 x, v16 u, v16 key) { return v16_fma(u, key, x); }
 
@@ -141,8 +149,8 @@ RSSM_INLINE void load_record(record *r, const window *w, int vector_decay, int32
     }
 }
 
-/* One record's sweep over 8 rows: finishes the record before (x += u k), decays by this one and takes its dot product.
-   From row i of `from` to row i of `to`; before: NULL for the first record, as 0 * key + x would turn -0 into 0. */
+/* One record's sweep over a row: finishes the record before (x += u k), decays by this one and takes its dot product.
+   From `from` to `to`; before: NULL for the first record, as 0 * key + x would turn -0 into 0. */
 RSSM_INLINE v16 sweep_row(const float *from, float *to, const record *now, const record *before, float u, int nb,
                           int tail) {
     v16 sum = v16_zero(), ui = v16_set1(u);
@@ -247,10 +255,7 @@ RSSM_INLINE void read_tile(const tile *t, int nb, int tail, const float *r, int 
                            ahead *next) {
     v16 p[READ_QUERIES][16], one[RSSM_HEAD_DIM_MAX / 16]; /* a single query stays in registers */
     const int step = nq == 1 ? 1 : nq == 8 ? 2 : 4; /* rows at a time, so that a load of a query serves several */
-    RSSM_UNROLL
-    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
-        one[b] = nq == 1 && b < nb ? v16_load(r + 16 * b) : v16_zero();
-    }
+    load_blocks(one, r, nq == 1 ? nb : 0);
     for (int i = 0; i < 16; i += step) {
         v16 acc[16];
         RSSM_UNROLL
@@ -341,10 +346,7 @@ RSSM_INLINE void read_queries(const head_job *job, const tile *t, int nb, int ta
 RSSM_INLINE void read_head(const head_job *job, int nb, int tail) {
     v16 p[RSSM_HEAD_DIM_MAX / 16][16], query[RSSM_HEAD_DIM_MAX / 16];
     const int tiles = job->d_v / 16;
-    RSSM_UNROLL
-    for (int b = 0; b < RSSM_HEAD_DIM_MAX / 16; b++) {
-        query[b] = b < nb ? v16_load(job->r + 16 * b) : v16_zero();
-    }
+    load_blocks(query, job->r, nb);
     for (int i = 0; i < 16; i++) {
         const float *row = job->state + (int64_t)i * job->d_k;
         for (int t = 0; t < tiles; t++, row += 16 * (int64_t)job->d_k) {

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "../numbers.h"
+#include "vec_x86.h"
 
 #define V16_UNROLL 1
 
@@ -228,16 +229,5 @@ static inline void v16_transpose(float *to, ptrdiff_t to_stride, const float *fr
         }
     }
 }
-
-static inline unsigned v16_flush_subnormals(void) {
-    unsigned mode = _mm_getcsr();
-    _mm_setcsr(mode | 0x8040u); /* results (FTZ) and operands (DAZ) */
-    return mode;
-}
-static inline void v16_restore_subnormals(unsigned mode) {
-    _mm_setcsr(mode);
-}
-
-static inline __attribute__((always_inline)) void v16_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 #endif

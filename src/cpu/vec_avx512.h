@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "../numbers.h"
+#include "vec_x86.h"
 
 #define V16_UNROLL 1
 
@@ -163,16 +164,5 @@ static inline void v16_transpose(float *to, ptrdiff_t to_stride, const float *fr
         v16_store(out + 3 * to_stride, _mm512_castpd_ps(_mm512_unpackhi_pd(b, d)));
     }
 }
-
-static inline unsigned v16_flush_subnormals(void) {
-    unsigned mode = _mm_getcsr();
-    _mm_setcsr(mode | 0x8040u); /* results (FTZ) and operands (DAZ) */
-    return mode;
-}
-static inline void v16_restore_subnormals(unsigned mode) {
-    _mm_setcsr(mode);
-}
-
-static inline __attribute__((always_inline)) void v16_prefetch(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 
 #endif
